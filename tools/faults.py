@@ -606,14 +606,14 @@ FAULTS = [
         rule="5.6",
         what="those who may hold the state are given up at the second broken group",
         path="membership/blame.py",
-        old="and new and (is_hopeless or new != set(group.members(state))):",
-        new="and new:",
+        old=" and (is_hopeless or new != present) else",
+        new=" else",
     ),
     Fault(
         rule="5.6",
         what="a generation without state reforms for ever",
         path="membership/blame.py",
-        old="and new and (is_hopeless or new != set(group.members(state))):",
-        new="and new and new != set(group.members(state)):",
+        old=" and (is_hopeless or new != present) else",
+        new=" and new != present else",
     ),
 ]

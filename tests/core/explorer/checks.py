@@ -71,8 +71,6 @@ def check_end(universe: Universe, world: World, code: int) -> None:
         return  # nobody can tell how the leader's script has ended
     if code == 1 and world.late:
         return  # as for scripts that do not come to ``steps()``: alike, and in time
-    if code == 1 and any(process.unreaped for process in world.processes):
-        return  # joiners are blamed, and spend the budget, for one of whose death nobody can tell
     if code in (1, 2) and any(node.is_cut for node in world.nodes):
         return  # the devices that are left are too few
     if code not in (0, 4) and not (code == 3 and universe.may_stop):
@@ -115,12 +113,6 @@ def check_expected(universe: Universe, world: World, name: ReplicaId, verb: str)
     if mine.has_state and mine.lineage < recorded(universe, world).lineage:
         return
     is_over = count_committed(universe, world) >= universe.steps or process.stop_seen
-    # A peer that is gone, which nobody could say, looks like a joiner with whom nothing is built.
-    is_hidden = any(not node.is_connected for node in world.nodes) or any(
-        other.unreaped for other in world.processes
-    )
-    if is_hidden and not mine.has_state:
-        return
     if name not in world.expected | world.given_up and not is_over:
         raise Violation(f"the healthy replica {name} is {verb}")
 

@@ -228,7 +228,7 @@ def order_end(
     name = command.replica
     process = find(world, name)
     # A drain is forgotten with its coordinator: then it is the newest that goes.
-    is_newest = command.reason == "more than the target" and incarnation > 1
+    is_newest = command.reason.startswith("more than the target") and incarnation > 1
     # Whoever comes in its place looks which checkpoints there are by then.
     is_back = command.reason == "the job begins again"
     if not (is_newest or is_back or _is_past_its_call(universe, world, command, process)):

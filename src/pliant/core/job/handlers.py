@@ -89,7 +89,9 @@ def _speaks_again(before: Membership, after: Membership, name: ReplicaId) -> boo
     """Whether nothing was planned because this one could not take part in it, and now it can."""
     was_mute = name in before.pulses and before.pulses[name].is_mute
     is_mute = name in after.pulses and after.pulses[name].is_mute
-    return (was_mute and not is_mute) or (name in before.unheard and name not in after.unheard)
+    is_last_unsure = bool(before.unsure) and not after.unsure
+    is_heard_again = name in before.unheard and name not in after.unheard
+    return (was_mute and not is_mute) or is_heard_again or is_last_unsure
 
 
 def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> bool:

@@ -1,7 +1,9 @@
 """What follows where groups could not be built, or broke though nobody is known to be lost.
 
-Owns when somebody is blamed for that, and who: links that are broken (R19), else the joiners (R6).
-Must not know what was said; ``worker_events`` calls it, and ``silence`` when a grace is over.
+Owns when somebody is blamed for that, and who: links that are broken (R19), else the joiners (R6);
+and nobody while one of them is not heard, whose death may be all that happened.  Silence ends, so
+that ends, too.  Must not know what was said; ``worker_events`` calls it, and ``silence`` when a
+grace is over.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import replace
 from pliant.core.commands import Dismiss
 from pliant.core.membership import changes, links
 from pliant.core.membership import state as group
-from pliant.core.membership.state import Membership, Moment, Outcome
+from pliant.core.membership.state import NOBODY, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import ReplicaId
 
@@ -19,23 +21,37 @@ MAX_FAILURES = 5
 """Attempts in a row that may fail with nobody to blame before all the awaited are given up."""
 
 
-def attempt_failed(state: Membership, moment: Moment) -> Outcome:
-    """An attempt could not be built: try again, then without the joiners, ever less often."""
+def attempt_failed(state: Membership, sender: ReplicaId | None, moment: Moment) -> Outcome:
+    """An attempt could not be built: try again, then without the joiners, ever less often.
+
+    Either only once all that were to be in it are heard again: one that is not may be why.
+    """
     if group.mute_holders(state):  # it could not have been, whoever joins
         return changes.at_rest(state, "not built"), ()
-    failures = state.failures + 1
-    if failures < 2 or not state.joiners:
-        wait_s = moment.timeouts.retry_s * failures
-        state = changes.at_rest(state, "not built")
-        return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
-    old = group.members(state)
-    there = group.under_way(state).replicas
-    cut = links.left_out(there, state.links, old or there) & state.joiners
-    dropped = cut or state.joiners
+    failures, joiners = state.failures + 1, state.joiners
+    unsure = frozenset(group.under_way(state).replicas) - {sender}
+    return replace(
+        changes.at_rest(state, "not built"),
+        failures=failures,
+        retry_at_s=moment.now_s + moment.timeouts.retry_s * failures,
+        unsure=unsure,
+        suspects=NOBODY if failures < 2 else joiners,
+    ), ()
+
+
+def is_decided(state: Membership) -> bool:
+    """Whether there are joiners that are to be dropped now."""
+    return bool(state.suspects) and not state.unsure
+
+
+def drop_suspects(state: Membership) -> Outcome:
+    """Drop the joiners with whom two attempts failed, though all others are there."""
+    old, suspects = group.members(state), tuple(sorted(state.suspects))
+    cut = links.left_out((*old, *suspects), state.links, old or suspects) & state.suspects
+    dropped = cut or state.suspects
     reason = links.told(cut, state.links) if cut else _not_built_with(dropped)
-    state = replace(group.forget(changes.at_rest(state, "not built"), dropped), failures=0)
-    state = links_cut(state, cut)
-    return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
+    state = replace(group.forget(state, dropped), failures=0, retry_at_s=0.0, suspects=NOBODY)
+    return links_cut(state, cut), (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
 
 
 def _not_built_with(names: frozenset[ReplicaId]) -> str:
@@ -47,20 +63,25 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
 
     Where all are joiners, one may have received the state before its generation was abandoned:
     they are given up only when it keeps breaking, as it does when nobody holds the state, or one of
-    the holders is mute: that is nobody's fault, for a while.
+    the holders is mute: that is nobody's fault, for a while.  Nobody is given up before all the
+    others are heard again.
     """
     if group.mute_until_s(state, moment) > moment.now_s:
         return changes.reform(state, moment, cause="still broken")
-    new = group.outsiders(state)
-    state = replace(state, failures=state.failures + 1)
-    present = group.members(state)
-    cut = links.left_out(present, state.links, frozenset(present) - new)
-    if cut and state.failures > 1:
-        reason = links.told(cut, state.links)
-        return changes.end(links_cut(state, cut), cut, reason, moment)
-    is_hopeless = state.failures >= MAX_FAILURES
-    if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(group.members(state))):
-        return changes.end(state, new, "the generation it was to enter kept breaking", moment)
+    new, failures = group.outsiders(state), state.failures + 1
+    present = frozenset(group.members(state))
+    cut = links.left_out(group.members(state), state.links, present - new)
+    is_hopeless = failures >= MAX_FAILURES
+    blamed = new if state.phase is Phase.REFORMING and (is_hopeless or new != present) else NOBODY
+    reason = "the generation it was to enter kept breaking"
+    if cut and failures > 1:
+        blamed, reason = cut, links.told(cut, state.links)
+    if blamed and state.unsure:
+        return replace(state, reform_at_s=moment.now_s + moment.timeouts.retry_s), ()
+    state = replace(state, failures=failures)
+    if blamed:
+        state = links_cut(state, cut) if blamed == cut else state
+        return changes.end(state, blamed, reason, moment)
     return changes.reform(state, moment, cause="still broken")
 
 

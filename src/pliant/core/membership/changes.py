@@ -86,6 +86,7 @@ def _may_begin(state: Membership, moment: Moment) -> bool:
         and not state.finished
         and not state.unheard
         and not group.mute_holders(state)
+        and not state.unsure
         and state.reform_at_s == NEVER
         and moment.now_s >= state.retry_at_s
     )
@@ -176,7 +177,7 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     causes nothing: if it takes a collective with it, the members report Broken.
     """
     old = lost & frozenset(group.members(state))
-    state = group.forget(state, lost)
+    state = group.forget(group.explained(state, lost), lost)
     if old:
         state = replace(state, gone=state.gone | old)
         if not group.is_finished(state):
@@ -231,14 +232,15 @@ def given_up(state: Membership, *, cause: str = "given up") -> Membership:
     """Return a membership in which nobody holds state any more: only a restore helps."""
     gone = frozenset(group.under_way(state).replicas)
     state = _without_attempt(group.moved(state, cause, Phase.LOST))
-    return replace(state, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
+    state = replace(state, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
+    return replace(state, unsure=NOBODY, suspects=NOBODY)
 
 
 def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
     """Issue the next number to whoever is left of the recorded generation, and to no one else."""
     if state.attempt is not None:
         state = _without_attempt(state)
-    state = replace(state, reform_at_s=NEVER)
+    state = replace(state, reform_at_s=NEVER, unsure=NOBODY, suspects=NOBODY)
     places = group.seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.

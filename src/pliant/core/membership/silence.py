@@ -15,6 +15,9 @@ from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
 from pliant.core.values import ReplicaId
 
+NOW = 0.0
+"""A moment that has come."""
+
 
 def woken(state: Membership, moment: Moment) -> Membership:
     """Return the state after the coordinator itself was away: reports may be waiting to be read.
@@ -42,13 +45,16 @@ def next_deadline_s(state: Membership) -> float:
     """Return when ``tick`` will next have something to do, if nothing else happens."""
     silent_at_s = group.found_silent_at_s(state)
     stuck_s = min(hangs.stuck(state).values(), default=NEVER)
-    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, silent_at_s, stuck_s)
+    decided_s = NOW if blame.is_decided(state) else NEVER
+    return min(
+        state.deadline_s, state.reform_at_s, state.hung_at_s, silent_at_s, stuck_s, decided_s
+    )
 
 
 def tick(state: Membership, moment: Moment) -> Outcome:
     """Turn silence into loss and due moments into moves; call until it changes nothing.
 
-    Every replica that is lost here is named by an EndReplica among the commands.
+    Every replica that is lost here is named by an EndReplica or Dismiss among the commands.
     """
     now_s = moment.now_s
     if group.found_silent_at_s(state) <= now_s:
@@ -57,6 +63,8 @@ def tick(state: Membership, moment: Moment) -> Outcome:
         ended = group.dispensable(state, silent)
         state = group.waited_for(state, silent - ended, now_s + patience_s)
         return changes.end(state, ended, f"no sign of life for {patience_s:g} s", moment)
+    if blame.is_decided(state):
+        return blame.drop_suspects(state)
     if state.reform_at_s <= now_s:
         return blame.still_broken(state, moment)
     if state.hung_at_s <= now_s:
@@ -135,6 +143,8 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if until_s > moment.now_s:
         return replace(state, deadline_s=until_s), ()
     silent = state.awaiting - state.arrived
+    if silent & state.unheard:  # nobody can meet them, whoever joins
+        return changes.reform(state, moment, cause="late")
     lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
     if not silent:
         state = replace(state, failures=state.failures + 1)

@@ -215,6 +215,13 @@ class Membership:
     retry_at_s: float = 0.0
     """No new attempt before this."""
 
+    unsure: frozenset[ReplicaId] = NOBODY
+    """Who was to be in what could not be built or broke last, and was not heard since: each may be
+    why."""
+
+    suspects: frozenset[ReplicaId] = NOBODY
+    """Joiners that are dropped once all others are heard: two attempts with them failed."""
+
     spares: Table[ReplicaId, Spare] = field(default_factory=Table)
     """Who waits to join, joiners of a running attempt included."""
 
@@ -260,13 +267,26 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
         unheard=state.unheard - lost,
         passed_over=state.passed_over - lost,
         finished=state.finished - lost,
+        unsure=state.unsure - lost,
+        suspects=state.suspects - lost,
     )
 
 
 def waited_for(state: Membership, names: frozenset[ReplicaId], until_s: float) -> Membership:
     """Bear the silence of these for longer."""
     pulses = {name: replace(state.pulses[name], silent_at_s=until_s) for name in names}
-    return replace(state, unheard=state.unheard | names, pulses=Table({**state.pulses, **pulses}))
+    state = replace(state, unheard=state.unheard | names, pulses=Table({**state.pulses, **pulses}))
+    return explained(state, names)
+
+
+def explained(state: Membership, names: frozenset[ReplicaId]) -> Membership:
+    """Return the state in which nobody else is to blame if one of these may be why a group failed.
+
+    They are lost, or silent: no group could be built with them.
+    """
+    if not names & state.unsure:
+        return state
+    return replace(state, unsure=NOBODY, suspects=NOBODY, failures=0, reform_at_s=NEVER)
 
 
 # --- reading the state --------------------------------------------------------------

@@ -27,7 +27,22 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
     Pure.  The caller has made sure that the sender is not lost.  Every replica that is lost here
     is named by a Dismiss among the commands.
     """
+    is_back = event.replica in state.unheard
     state = _noted(state, event, moment)
+    again: tuple[Command, ...] = ()
+    if is_back and event.replica not in state.unheard and _is_waited_for_to_reform(state):
+        state, again = changes.reform(state, moment, cause="still broken")
+    state, commands = _heard(state, event, moment)
+    return state, (*again, *commands)
+
+
+def _is_waited_for_to_reform(state: Membership) -> bool:
+    """Whether a group broke while nobody was heard with whom it could be built again."""
+    entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
+    return entering and state.broken >= group.under_way(state).generation
+
+
+def _heard(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outcome:
     if not PHASES.hears(state.phase, type(event).__name__):
         return _stale(state)
     match event:
@@ -55,7 +70,7 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
 
 def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Membership:
     """Remember that this was said, and that who said it is alive."""
-    if not isinstance(event, events.Refused):  # which a survivor may send about a joiner
+    if not (isinstance(event, events.Refused) and event.joiner):  # said by a survivor about one
         is_mute = isinstance(event, events.Progressed) and event.is_spoken_for
         state = _alive(state, event.replica, moment, is_mute=is_mute)
     if isinstance(event, events.Broken | events.Refused) and event.generation >= state.issued - 1:
@@ -74,7 +89,10 @@ def _alive(
     mute_at_s = min(pulse.mute_at_s, moment.now_s) if is_mute else NEVER
     pulse = replace(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s)
     heard = replace(state, pulses=state.pulses.put(replica, pulse))
-    return replace(heard, unheard=state.unheard - {replica}) if state.unheard else heard
+    if state.unheard or state.unsure:
+        me = {replica}
+        heard = replace(heard, unheard=state.unheard - me, unsure=state.unsure - me)
+    return heard
 
 
 def _stale(state: Membership) -> Outcome:
@@ -109,7 +127,7 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
         return _stale(state)
     if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
         if state.attempt is not None and event.replica not in state.joiners:
-            return blame.attempt_failed(state, moment)
+            return blame.attempt_failed(state, None, moment)
         if event.calls:
             return _on_late_for_call(state, event, moment)
         state, commands = changes.lose(state, frozenset({event.replica}), moment)
@@ -117,7 +135,7 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
     if event.joiner:
         return _stale(state)
     if state.attempt is not None:
-        return blame.attempt_failed(state, moment)
+        return blame.attempt_failed(state, event.replica, moment)
     return _reform_soon(state, event, moment)
 
 
@@ -172,6 +190,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
         late=NOBODY,
         passed_over=NOBODY,
         links=frozenset(),
+        unsure=NOBODY,
         failures=0,
         deadline_s=NEVER,
         hung_at_s=NEVER if order.hold else moment.now_s + moment.timeouts.hang_s,
@@ -181,7 +200,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
 
 def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outcome:
     if state.attempt is not None and event.generation == state.attempt.generation:
-        return blame.attempt_failed(state, moment)
+        return blame.attempt_failed(state, event.replica, moment)
     known = state.recorded is not None and (
         event.replica in group.members(state) or event.replica in state.leavers
     )
@@ -201,6 +220,8 @@ def _reform_soon(
     """
     grace_s = moment.timeouts.grace_s * (MORE_LINKS if event.unreached else 1)
     state = changes.at_rest(state, "broken") if state.attempt is not None else state
+    if state.reform_at_s == NEVER:
+        state = replace(state, unsure=frozenset(group.members(state)) - {event.replica})
     return replace(
         state,
         broken=max(state.broken, event.generation, key=int),

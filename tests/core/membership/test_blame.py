@@ -1,0 +1,104 @@
+"""Who is blamed for what could not be built, and that nobody is while one of them is not heard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.commands import Dismiss
+from pliant.core.events import Prepared, Progressed, Refused, Spare, WorkerEvent
+from pliant.core.membership import changes, silence, worker_events
+from pliant.core.membership.state import Membership, Moment, Timeouts
+from pliant.core.membership.transitions import Phase
+from pliant.core.values import Generation, Incarnation, ReplicaId
+
+A, B, C = (ReplicaId(name) for name in "abc")
+
+
+def moment(now_s: float) -> Moment:
+    return Moment(now_s=now_s, timeouts=Timeouts(), min_replicas=1)
+
+
+def hear(state: Membership, at_s: float, *said: WorkerEvent) -> Membership:
+    for event in said:
+        state, _ = worker_events.hear_worker(state, event, moment(at_s))
+    return state
+
+
+def spare(name: ReplicaId) -> Spare:
+    return Spare(replica=name, calls=0, num_slots=8, layout="", endpoint=f"{name}:1")
+
+
+def alive(name: ReplicaId) -> Progressed:
+    return Progressed(replica=name, generation=Generation(0), committed=0, calls=0)
+
+
+def refused(
+    name: ReplicaId, state: Membership, *, unreached: tuple[ReplicaId, ...] = ()
+) -> Refused:
+    return Refused(
+        replica=name, generation=state.issued, reason="", joiner=False, unreached=unreached
+    )
+
+
+def planned(state: Membership, at_s: float) -> Membership:
+    return changes.plan(state, moment(at_s), join=(A, B, C), leave=())[0]
+
+
+def started() -> Membership:
+    state = hear(Membership(incarnation=Incarnation(1)), 0.0, *map(spare, (A, B, C)))
+    return planned(state, 0.0)
+
+
+def test_nothing_is_tried_again_before_all_are_heard_again() -> None:
+    state = started()
+    state = hear(state, 1.0, refused(A, state), alive(B))
+
+    assert state.unsure == {C}
+    assert planned(state, 5.0).attempt is None
+    assert planned(hear(state, 5.0, alive(C)), 5.0).attempt is not None
+
+
+def test_nobody_is_dropped_before_all_are_heard_again() -> None:
+    state = hear(started(), 1.0, refused(A, started()), alive(B), alive(C))
+    again = planned(state, 5.0)
+    failed = hear(again, 6.0, refused(A, again), alive(B))
+
+    assert silence.tick(failed, moment(6.5)) == (failed, ())
+    heard = hear(failed, 7.0, alive(C))
+    assert silence.next_deadline_s(heard) < 7.0
+    after, commands = silence.tick(heard, moment(7.0))
+    assert commands == (
+        Dismiss(to=(A, B, C), reason="the groups of two attempts could not be built with a, b, c"),
+    )
+    assert (after.suspects, after.failures) == (frozenset(), 0)
+
+
+def test_one_that_is_lost_meanwhile_was_why() -> None:
+    again = planned(hear(started(), 1.0, refused(A, started()), alive(B), alive(C)), 5.0)
+    failed = hear(again, 6.0, refused(A, again), alive(B))
+
+    state, _ = changes.lose(failed, frozenset({C}), moment(12.0))
+
+    assert (state.unsure, state.suspects, state.failures) == (frozenset(), frozenset(), 0)
+    assert planned(state, 12.0).attempt is not None
+
+
+def test_one_that_was_heard_and_is_lost_was_not() -> None:
+    again = planned(hear(started(), 1.0, refused(A, started()), alive(B), alive(C)), 5.0)
+    failed = hear(again, 6.0, refused(A, again), alive(B))
+
+    state, _ = changes.lose(failed, frozenset({B}), moment(12.0))
+
+    assert state.unsure == {C}
+    assert state.suspects == {A, C}
+
+
+def test_who_is_said_to_have_failed_has_not_spoken() -> None:
+    """The second time, a survivor names a joiner."""
+    state = started()
+    while state.phase is Phase.PREPARING:
+        state = hear(state, 1.0, *(Prepared(replica=r, generation=state.issued) for r in (A, B, C)))
+    told = replace(refused(C, state), joiner=True)
+    before = state.pulses[C]
+
+    assert hear(state, 9.0, told).pulses.get(C) in (None, before)
