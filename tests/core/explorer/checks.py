@@ -73,6 +73,8 @@ def check_end(universe: Universe, world: World, code: int) -> None:
         return  # as for scripts that do not come to ``steps()``: alike, and in time
     if code in (1, 2) and any(node.is_cut for node in world.nodes):
         return  # the devices that are left are too few
+    if code == 2 and world.late and not any(node.is_connected for node in world.nodes):
+        return  # the time that a job waits for nodes has passed, and none is there
     if code not in (0, 4) and not (code == 3 and universe.may_stop):
         raise Violation(f"the job ends with code {code}")
 
