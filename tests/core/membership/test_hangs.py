@@ -21,7 +21,7 @@ TWO = Generation(2)
 ORDER = Order(
     generation=TWO, members=tuple(Seat(replica=name, endpoint=f"{name}:1") for name in (A, B))
 )
-TIMEOUTS = Timeouts(hang_s=60.0, heartbeat_s=20.0)
+TIMEOUTS = Timeouts(hang_s=60.0, heartbeat_s=200.0)
 
 
 def moment(now_s: float) -> Moment:
@@ -86,7 +86,7 @@ def test_a_pause_that_was_announced_is_no_hang() -> None:
 def test_what_the_coordinator_slept_is_no_hang() -> None:
     state = silence.woken(says(membership(), 10.0), moment(1000.0))
 
-    assert stuck(state) == {A: 1004.0}
+    assert stuck(state) == {A: 1040.0}
     assert ended(state, 1000.0) == ()
 
 
@@ -97,11 +97,28 @@ def test_one_that_has_fallen_silent_since_is_waited_for_like_any_that_is_silent(
     assert ended(says(state, 1000.0), 1000.0) == (A,)
 
 
-def test_only_members_that_have_not_done_their_last_step_are_looked_at() -> None:
+def test_who_has_nothing_left_to_do_does_not_hang() -> None:
     state = says(membership(), 10.0)
+    leaver = replace(state, gone=frozenset({A}), leavers=frozenset({A}))
 
     assert stuck(replace(state, finished=frozenset({A}))) == {}
-    assert stuck(replace(state, gone=frozenset({A}))) == {}
+    assert stuck(leaver) == {}
+    assert stuck(replace(state, leavers=frozenset({A}))) == {A: 70.0}
+
+
+def test_a_spare_that_hangs_is_ended_and_nobody_waits_for_it() -> None:
+    state = replace(says(membership(), 10.0), gone=frozenset({A}))
+
+    _, commands = silence.tick(state, moment(70.0))
+
+    assert held_up_by(state) == frozenset()
+    assert commands == (
+        EndReplica(
+            replica=A,
+            reason="nothing went on in it for 60 s and the others wait for its worker 1; announce "
+            "longer pauses with session.busy(max_s)",
+        ),
+    )
 
 
 def test_the_others_wait_for_whom_nobody_else_waits_first() -> None:

@@ -41,18 +41,21 @@ def _waits(state: Membership, name: ReplicaId) -> bool:
 
 
 def stuck(state: Membership) -> dict[ReplicaId, float]:
-    """Return the members of which a worker keeps the rest waiting, and when each counts as hung.
+    """Return the replicas of which a worker keeps the rest waiting, and when each counts as hung.
 
-    Not those that have fallen silent since, nor those that have done their last step.
+    Spares, too: one that hangs can never join.  Not those that have fallen silent since, nor those
+    that have done their last step or wait for their release.
     """
     said = {r: pulse.hung_at_s for r, pulse in state.pulses.items() if pulse.hung_at_s < NEVER}
-    there = frozenset(members(state)) - state.finished - state.unheard if said else NOBODY
-    return {r: hung_at_s for r, hung_at_s in said.items() if r in there}
+    if not said:
+        return said
+    others = state.finished | state.unheard | (state.leavers - frozenset(members(state)))
+    return {r: hung_at_s for r, hung_at_s in said.items() if r not in others}
 
 
 def held_up_by(state: Membership) -> frozenset[ReplicaId]:
     """Return the members that the others wait for; while no member waits, those that are stuck."""
-    return awaited(state) or frozenset(stuck(state))
+    return awaited(state) or frozenset(members(state)).intersection(stuck(state))
 
 
 def counts_as_hung_at_s(
@@ -67,13 +70,12 @@ def counts_as_hung_at_s(
 
 
 def why_hung(state: Membership, hung: frozenset[ReplicaId], hang_s: float) -> str:
-    """Say why these members are ended."""
+    """Say why these are ended: members, or spares alone."""
     worker = next((w for r in sorted(hung) if (w := state.pulses[r].held_up_by) is not None), None)
     who = "the others wait for it"
     if worker == EACH_OTHER:
         who = "its workers wait for each other, so their scripts made other calls"
     elif worker is not None:
         who = f"the others wait for its worker {worker}"
-    return (
-        f"no step ended for {hang_s:g} s and {who}; announce longer pauses with session.busy(max_s)"
-    )
+    what = "no step ended" if hung & frozenset(members(state)) else "nothing went on in it"
+    return f"{what} for {hang_s:g} s and {who}; announce longer pauses with session.busy(max_s)"

@@ -98,7 +98,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 
 
 def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -> Outcome:
-    """End members of which one worker has kept the rest waiting for long, but who asked for more.
+    """End those of which one worker has kept the rest waiting for long, but who asked for more.
 
     Also the last that hold the state, and whatever is under way: they are not silent, and nobody
     can get at what they hold.
@@ -109,7 +109,8 @@ def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -
             later_s = pulses[name].busy_until_s + hang_s
             later = replace(pulses[name], hung_at_s=later_s)
             return replace(state, pulses=pulses.put(name, later)), ()
-    return changes.end(state, stuck, hangs.why_hung(state, stuck, hang_s), moment)
+    ended = stuck & frozenset(group.members(state)) or stuck
+    return changes.end(state, ended, hangs.why_hung(state, ended, hang_s), moment)
 
 
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
