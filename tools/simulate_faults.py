@@ -75,11 +75,11 @@ SIMULATE_FAULTS = [
         new="hit = {one for one in everybody if gone.issuperset(one)}",
     ),
     _SIMULATION(
-        path="pool_replay.py",
+        path="replay.py",
         what="that a pool answers less than was recorded is not noticed",
         old="    if len(recorded) > len(now):\n",
         new="    if len(recorded) > 9:\n",
-        suite=("tests/simulate/test_pool_replay.py",),
+        suite=("tests/simulate/test_pool_replay.py", "tests/simulate/test_replay.py"),
     ),
     _RIGID(
         what="a job that has lost everything is stopped once more",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 LOST_ORDERS = {
     "a_start_is_lost_and_then_not_wanted": ["start r2 on n1"],
+    "a_start_is_lost_and_then_the_last_step_is_done": ["start r3 on n2"],
     "commands_are_lost_on_the_way": ["start r2 on n1", "start r3 on n2"],
     "restart_before_the_end_was_said": [
         "exit 1: after its last step, r2 failed: ValueError: no place"
@@ -34,6 +35,9 @@ NOT_SAID_BY_AGENTS = {
     },
     "a_node_is_lost": {"switched 2 r2 step=3": "its node is lost; live it is on its way then"},
     "a_start_is_lost_and_then_not_wanted": {"+ exit r2 unknown": _TOO_OFTEN},
+    "a_start_is_lost_and_then_the_last_step_is_done": dict.fromkeys(
+        ["running n2", "exit r3 unknown"], "the order to start r3, said again, has arrived here"
+    ),
     "a_stranger_asks_to_publish": {
         "publish-asked r9 checkpoint=step-5@5/1": "nobody has started that replica",
     },
@@ -109,8 +113,10 @@ NOT_SAID_BY_SIMULATED = {
     ),
     "a_node_is_lost": {"switched 2 r2 step=3": "r2 is not of that generation"},
     "a_replica_is_killed_twice_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
+    "a_member_is_lost_beside_a_joiner_as_the_last_step_is_done": {"exit r3 left": _LEFT},
     "a_silent_member_is_ended": {"switched 1 r3": "said twice: a simulated process is not stopped"},
     "a_start_is_lost_and_then_not_wanted": {"exit r2 unknown": _STARTED_ANEW},
+    "a_start_is_lost_and_then_the_last_step_is_done": {"exit r3 unknown": _STARTED_ANEW},
     "all_are_killed_after_the_last_step": dict.fromkeys(
         ["exit r2 signal SIGKILL", "exit r1 signal SIGKILL"], _LEFT
     ),
