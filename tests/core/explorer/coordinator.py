@@ -224,7 +224,7 @@ def order_start(
 def order_end(
     universe: Universe, world: World, command: EndReplica, incarnation: Incarnation
 ) -> World:
-    """Tell an agent to end a replica; of one that it has never run it says that it knows none."""
+    """Tell an agent to end a replica; of one that is gone, or that it never ran, it says so."""
     name = command.replica
     process = find(world, name)
     # A drain is forgotten with its coordinator: then it is the newest that goes.
@@ -234,7 +234,7 @@ def order_end(
     if not (is_newest or is_back or _is_past_its_call(universe, world, command, process)):
         check_expected(universe, world, name, "ended")
     is_old = incarnation < recorded(universe, world).incarnation
-    if process is not None:
+    if process is not None and (process.alive or process.unreaped or process.exit is not None):
         is_told = is_reached(world, process.node, is_old) and process.alive
         return change(world, name, doomed=True) if is_told else world
     has_finished = name in {one for one, _ in world.finished}
