@@ -41,3 +41,17 @@ def test_a_piece_larger_than_a_file_is_still_written(path: Path) -> None:
     file.close()
 
     assert path.read_bytes() == b"0123456789"
+
+
+def test_a_file_that_cannot_be_put_aside_grows(path: Path) -> None:
+    file = RotatingFile(path, max_bytes=10, kept=1)
+    path.with_name("r1.log.1").mkdir()
+
+    for number in range(3):
+        file.write(f"line {number}\n".encode())
+    path.with_name("r1.log.1").rmdir()
+    file.write(b"line 3\n")
+    file.close()
+
+    assert path.with_name("r1.log.1").read_text() == "line 0\nline 1\nline 2\n"
+    assert path.read_text() == "line 3\n"

@@ -46,6 +46,8 @@ class RotatingFile:
     def _write(self, data: bytes) -> None:
         if self._size + len(data) > self._max_bytes and self._size:
             self._rotate()
+        if self._fd < 0:
+            self._open()
         view = memoryview(data)
         while view:
             view = view[os.write(self._fd, view) :]
@@ -63,11 +65,11 @@ class RotatingFile:
 
     def _rotate(self) -> None:
         self.close()
-        for number in range(self._kept, 0, -1):
-            newer = self._numbered(number - 1)
-            if newer.exists():
-                newer.replace(self._numbered(number))
-        self._open()
+        with contextlib.suppress(OSError):  # then it grows beyond its bound, and nothing is lost
+            for number in range(self._kept, 0, -1):
+                newer = self._numbered(number - 1)
+                if newer.exists():
+                    newer.replace(self._numbered(number))
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
