@@ -56,6 +56,24 @@ def test_of_a_run_that_is_gone_it_is_said_that_there_is_nothing_to_audit(tmp_pat
     assert caught.value.detail.startswith("it cannot be audited: ")
 
 
+def test_an_audit_for_which_no_process_can_be_started_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(audit_aside(tmp_path))
+
+    assert caught.value.status_code == 409
+    assert caught.value.detail == (
+        "it cannot be audited here ([Errno 24] Too many open files); run pliant audit on the "
+        "job's host"
+    )
+
+
 def test_one_audit_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a process, and may take minutes of a job with long ledgers."""
     may_end = asyncio.Event()

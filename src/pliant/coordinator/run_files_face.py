@@ -69,12 +69,16 @@ def add_run_files(people: APIRouter, out: Path) -> None:
 
 async def audit_aside(out: Path) -> dict[str, Any]:
     """Return what an audit prints.  Here it would take the interpreter from the event loop."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pliant", "audit", "--out", str(out), "--json"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pliant", "audit", "--out", str(out), "--json"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as why:
+        sentence = f"it cannot be audited here ({why}); run pliant audit on the job's host"
+        raise HTTPException(status.HTTP_409_CONFLICT, sentence) from None
     try:
         async with asyncio.timeout(AUDIT_S):
             said, error = await process.communicate()
