@@ -26,7 +26,9 @@ def test_pieces_of_rotated_files_follow_each_other_whatever_their_size(tmp_path:
         assert said == b"one two three four"
 
 
-@pytest.mark.parametrize("text", ["", "-", "7", "7-", "-7", "x-7", "\u0663-1", "1-2-3", "9" * 50])
+@pytest.mark.parametrize(
+    "text", ["", "-", "7", "7-", "-7", "x-7", "\u0663-1", "1-2-3-4", "1-2-", "9" * 50]
+)
 def test_what_is_no_place_is_the_beginning(text: str) -> None:
     assert PrintedUntil.of(text) == PrintedUntil()
 
@@ -39,6 +41,22 @@ def test_a_place_that_no_file_has_is_behind_its_end(tmp_path: Path) -> None:
     beyond = PrintedUntil.of(f"{place.inode}-{'9' * 25}")
 
     assert printed_after(tmp_path, "r1", beyond)[0] == b""
+
+
+def test_a_new_file_with_the_inode_of_one_that_went_is_read_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """File systems give the inode of a file that was removed to the next one."""
+    log = tmp_path / "logs" / "r1.log"
+    log.parent.mkdir()
+    log.write_text("of a file that went")
+    _, place = printed_after(tmp_path, "r1", PrintedUntil())
+    log.write_text("of the file that has its inode now")
+
+    piece, after = printed_after(tmp_path, "r1", PrintedUntil.of(str(place)))
+
+    assert after.inode == place.inode
+    assert piece == b"of the file that has its inode now"
 
 
 def test_who_is_meant_is_the_only_one_or_has_to_be_said(tmp_path: Path) -> None:

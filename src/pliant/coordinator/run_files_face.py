@@ -44,7 +44,7 @@ def add_run_files(people: APIRouter, out: Path) -> None:
 
     @people.get("/logs/{worker}", response_class=Response)
     async def read_printed(
-        worker: str, after: Annotated[str, Query(max_length=40)] = ""
+        worker: str, after: Annotated[str, Query(max_length=60)] = ""
     ) -> Response:
         """Return what a worker printed after a place: bytes as they are, a megabyte at most."""
         if worker not in await aside(printers, out):

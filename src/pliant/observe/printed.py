@@ -10,6 +10,7 @@ Knows nothing of who writes them, and of how it is shown.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from pliant.machine import run_files
 from pliant.machine.files import open_to_read
 
 PIECE_BYTES = 1 << 20
+
+HEAD_BYTES = 256
+"""By so many bytes at its beginning a file is told from another with its inode."""
 
 MAX_OFFSET = 1 << 40
 """No file of output has a position beyond, which every file system knows."""
@@ -37,15 +41,34 @@ class PrintedUntil:
     inode: int = 0
     offset: int = 0
 
+    head: int | None = None
+    """Checksum of what the file begins with, as far as it was read: another file may have the inode
+    by now.  None: not known."""
+
     def __str__(self) -> str:
-        return f"{self.inode}-{self.offset}"
+        known = (self.inode, self.offset, self.head)
+        return "-".join(str(part) for part in known if part is not None)
 
     @classmethod
     def of(cls, text: str) -> PrintedUntil:
         """Return what ``str`` made this text of; the beginning if it is another text."""
-        inode, dash, offset = text[:40].partition("-")
-        is_one = dash and inode.isdecimal() and offset.isdecimal() and text.isascii()
-        return cls(int(inode), min(int(offset), MAX_OFFSET)) if is_one else cls()
+        parts = text[:60].split("-")
+        if len(parts) not in (2, 3) or not (text.isascii() and all(map(str.isdecimal, parts))):
+            return cls()
+        inode, offset, *head = map(int, parts)
+        return cls(inode, min(offset, MAX_OFFSET), *head)
+
+    def is_in(self, file: BinaryIO) -> bool:
+        """Whether this is a place in an open file; reads its beginning."""
+        if os.fstat(file.fileno()).st_ino != self.inode:
+            return False
+        return self.head is None or _head(file, self.offset) == self.head
+
+
+def _head(file: BinaryIO, offset: int) -> int:
+    """Return the checksum of what a file begins with, up to a place in it."""
+    file.seek(0)
+    return zlib.crc32(file.read(min(offset, HEAD_BYTES)))
 
 
 def chosen(names: list[str], worker: str | None, where: object) -> str:
@@ -75,19 +98,20 @@ def printed_after(
 ) -> tuple[bytes, PrintedUntil]:
     """Return what comes after a place, so much at most, and the place behind it."""
     data = b""
-    with _opened(out / run_files.LOGS / f"{worker}.log", after.inode) as files:
+    with _opened(out / run_files.LOGS / f"{worker}.log", after) as files:
         for inode, file in files:
-            file.seek(after.offset if inode == after.inode else 0)
+            file.seek(after.offset if after.is_in(file) else 0)
             data += file.read(most_bytes - len(data))
-            after = PrintedUntil(inode, file.tell())
+            offset = file.tell()
+            after = PrintedUntil(inode, offset, _head(file, offset))
             if len(data) >= most_bytes:
                 break
     return data, after
 
 
 @contextmanager
-def _opened(path: Path, since: int) -> Iterator[list[tuple[int, BinaryIO]]]:
-    """Open the file that was read last, by its inode, and all newer ones, the oldest first.
+def _opened(path: Path, since: PrintedUntil) -> Iterator[list[tuple[int, BinaryIO]]]:
+    """Open the file that was read last, and all newer ones, the oldest first.
 
     The newest is opened first: what is rotated meanwhile is met again, under an older name.
     """
@@ -100,6 +124,6 @@ def _opened(path: Path, since: int) -> Iterator[list[tuple[int, BinaryIO]]]:
                 file = stack.enter_context(open_to_read(path.with_name(name)))
                 inode = os.fstat(file.fileno()).st_ino
                 found.setdefault(inode, file)
-                if inode == since:
+                if since.is_in(file):
                     break
         yield list(reversed(found.items()))
