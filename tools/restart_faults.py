@@ -6,6 +6,13 @@ from tools.faults import Fault
 
 RESTART_FAULTS = [
     Fault(
+        rule="R4",
+        what="processes that another coordinator has started fail alike if they never speak",
+        path="job/replicas.py",
+        old='            alike = ""\n',
+        new="",
+    ),
+    Fault(
         rule="R1",
         what="a new coordinator forgets which generation was recorded",
         path="membership/rejoin.py",

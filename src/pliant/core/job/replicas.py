@@ -268,7 +268,11 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
         return
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {tx.settings.start_s:g} s"
-        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", likeness="late")
+        alike = "late"
+        if replica.started_at is None:  # it may have been there before this coordinator was
+            reason = f"did not say where it stands within {tx.settings.start_s:g} s"
+            alike = ""
+        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", likeness=alike)
     elif replica.state is ReplicaState.LEAVING:
         if _is_needed(tx, name, replica):
             notice_s = tx.settings.policy.graceful_shutdown_timeout_s
