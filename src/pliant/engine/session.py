@@ -301,7 +301,7 @@ class Session:
             micro_batch_size=micro_batch_size,
             coordinates=(self._settings.seed, *self._evaluated),
         )
-        team = self._training.membership.team(done.decision.generation)
+        team = self._training.team_of_tail(done.decision.generation)
         return work.run(self._objects.model, self._parts.buffers, team)
 
     @property

@@ -23,12 +23,14 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.exits import EXIT_OK
+from pliant.core.values import Generation
 from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Attempt, Extras, Slots
+from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.formed import Shape, nodes
 from pliant.engine.protocol.membership_port import (
@@ -105,6 +107,14 @@ class Training:
         """Stop after the step whose metadata this replica sends next."""
         self.is_stopped = False
         """The job ends before this script is done."""
+
+    def team_of_tail(self, generation: Generation) -> EvaluationTeam:
+        """Return those who run the tail of a step, to evaluate: pipelines rehearse again after it.
+
+        Tensors of other shapes may go from stage to stage meanwhile.
+        """
+        self.slots.has_rehearsed = False
+        return self.membership.team(generation)
 
     @property
     def membership(self) -> WorkerMembership:

@@ -37,6 +37,19 @@ class Schedule:
                 losses.append(loss)
 
 
+class _Counting:
+    """Counts the runs of a schedule in each micro-batch."""
+
+    scale_grads = True
+
+    def __init__(self, schedule: Schedule, runs: list[int]) -> None:
+        self._schedule, self._runs = schedule, runs
+
+    def step(self, *args: Any, **options: Any) -> None:
+        self._runs[-1] += 1
+        self._schedule.step(*args, **options)
+
+
 def train(given: Any, *, is_short: bool = False, **more: Any) -> None:
     model = more.pop("model", nn.Linear(4, 3))
     with pliant.Session(
@@ -61,6 +74,34 @@ def test_a_schedule_without_a_loss_is_told() -> None:
     model = nn.Linear(4, 3)
     with pytest.raises(UsageError, match="has given no loss on any worker"):
         train(Schedule(model, has_loss=False), model=model)
+
+
+def test_a_batch_that_the_chunks_do_not_divide_is_refused() -> None:
+    schedule = Schedule(nn.Linear(4, 3))
+    schedule._n_microbatches = 4  # type: ignore[attr-defined]
+
+    with pytest.raises(UsageError, match=r"shape \[2, 4\], which the 4 chunks of the"):
+        train(schedule, model=schedule.model)
+
+
+def test_an_evaluation_makes_the_next_pipeline_rehearse_again() -> None:
+    model = nn.Linear(4, 3)
+    schedule, runs = Schedule(model), []
+    with pliant.Session(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=torch.zeros(8, 4),
+        global_batch_size=2,
+        micro_batch_size=2,
+    ) as session:
+        for step in session.steps(3):
+            for batch in step:
+                runs.append(0)
+                step.pipeline(_Counting(schedule, runs), batch)
+            if step.index == 1:
+                session.evaluate(torch.zeros(4, 4), lambda x: model(x).square().mean())
+
+    assert runs == [2, 1, 2]
 
 
 def test_a_schedule_and_a_scaler_are_refused() -> None:

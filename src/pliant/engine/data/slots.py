@@ -152,7 +152,7 @@ class Slots:
         """How long what is computed at once took here, in the newest whole attempt."""
         self._began_s = 0.0
         self._entered = 0
-        self._has_rehearsed = False
+        self.has_rehearsed = False
 
     def begin(self, attempt: Attempt) -> None:
         """Start an attempt at a step; what is left of an earlier one is given up."""
@@ -224,8 +224,8 @@ class Slots:
             )
         slot.weight = _checked_weight(weight, len(slot.request.samples))
         slot.has_backward = True
-        if not self._has_rehearsed:  # what is sent has its shapes found out by a forward
-            self._has_rehearsed = True
+        if not self.has_rehearsed:  # what is sent has its shapes found out by a forward
+            self.has_rehearsed = True
             self._sums.let_accumulate(run)
             self._sums.take_accumulated(None)
             self._buffers.rewind()

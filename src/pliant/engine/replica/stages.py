@@ -133,13 +133,22 @@ def run_schedule(schedule: Any, args: tuple[Any, ...], options: Mapping[str, Any
     """Run one iteration of a schedule; return the loss if this worker has it.
 
     Raises:
-        UsageError: it is no schedule.
+        UsageError: it is no schedule, or cuts into more chunks than the tensors divide into.
     """
     if not callable(getattr(schedule, "step", None)) or not hasattr(schedule, "scale_grads"):
         raise UsageError(
             "step.pipeline takes a schedule of torch.distributed.pipelining, such as "
             f"Schedule1F1B, got {type(schedule).__name__}"
         )
+    # Private to torch; a schedule that does not have it finds out by itself, and later.
+    count = getattr(schedule, "_n_microbatches", 1)
+    for shape in shapes_of((args, dict(options))):
+        if shape and shape[0] % count:
+            raise UsageError(
+                f"step.pipeline was given a tensor of the shape {list(shape)}, which the {count} "
+                f"chunks of the schedule do not divide; choose a micro_batch_size that they do and "
+                "drop_last=True"
+            )
     losses: list[torch.Tensor] = options.get("losses", [])
     schedule.step(*args, **{**options, "losses": losses})
     if not losses:
