@@ -4,8 +4,9 @@ Owns what an agent and its worker would say, and as little time as possible for 
 ready at once, builds any group at once, and commits steps by the clock of its fleet.  Must not know
 what is measured; it writes down which commands came when.
 
-A WebSocket of a few lines (a client may mask with zeros, which leaves the text as it is), so that a
-thousand agents in one process hear a command when it is sent, and not when they come to it.
+A WebSocket of a few lines (a client may mask with zeros, which leaves the text as it is).  Agents
+in one process read one after the other, which a thousand hosts do not, so a command has come when
+the kernel says that it has: on loopback that is when the coordinator has handed it over.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import struct
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -29,7 +32,14 @@ from pliant.core.events import (
     Switched,
 )
 from pliant.core.heartbeats import HEARTBEAT_S
-from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
+from pliant.core.values import (
+    NO_GENERATION,
+    AgentLife,
+    Generation,
+    Incarnation,
+    NodeId,
+    ReplicaId,
+)
 from pliant.wire.codec import Message, encode
 from pliant.wire.messages import Alive, Committed, Started
 
@@ -51,6 +61,14 @@ _TEXT = 0x81
 _MASKED = 0x80
 _NO_MASK = bytes(4)
 
+_STAMP = struct.Struct("@ll")
+_STAMPED = 35
+"""``SO_TIMESTAMPNS`` of Linux, which Python does not name: messages come with when they came."""
+
+_READ_BYTES = 1 << 17
+_NO_LINGER = struct.pack("ii", 1, 0)
+"""Closing resets the connection."""
+
 _GENERATION = re.compile(rb'"generation":(\d+)')
 _TYPE = re.compile(rb'"type":"(\w+)"')
 
@@ -65,7 +83,7 @@ class Frame:
     generation: int
 
 
-class Agent(asyncio.Protocol):
+class Agent:
     """One agent of a fleet, and its worker if it has one."""
 
     def __init__(self, fleet: Fleet, number: int) -> None:
@@ -75,17 +93,30 @@ class Agent(asyncio.Protocol):
         self.replica: ReplicaId | None = None
         self.generation = 0
         self.is_gone = False
-        self.transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
         self._read = bytearray()
+        self._unsent = bytearray()
         self._is_open = False
         spread_s = number * 17 % 100 / 100
         self._next_alive_s = self._next_beat_s = time.monotonic() + spread_s
         self._num_alive = 0
 
+    async def connect(self) -> None:
+        """Ask for a WebSocket."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, _STAMPED, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await self._loop.sock_connect(sock, self.fleet.address)
+        self._socket = sock
+        self._loop.add_reader(sock, self._on_readable)
+        self._write(_HEAD.format(token=self.fleet.token).encode())
+
     def say(self, *messages: Message) -> None:
         """Send messages, in one write."""
-        if self.transport is not None:
-            self.transport.write(b"".join(map(_frame, messages)))
+        self.fleet.note_said(messages)
+        self._write(b"".join(map(_frame, messages)))
 
     def die(self) -> None:
         """Let the worker be killed; its agent says so."""
@@ -94,14 +125,15 @@ class Agent(asyncio.Protocol):
     def vanish(self) -> None:
         """Let the node be gone: its connection is reset."""
         self.is_gone = True
-        if self.transport is not None:
-            self.transport.abort()
+        if self._socket is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._close()
 
     def cut_off(self) -> None:
         """Let nothing of the node come any more, though its connection stays."""
         self.is_gone = True
-        if self.transport is not None:
-            self.transport.pause_reading()
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
 
     def give_signs(self, now_s: float) -> None:
         """Say what is due: as an agent and a worker do that know how often it is wanted."""
@@ -137,30 +169,61 @@ class Agent(asyncio.Protocol):
                 )
             )
 
-    # --- asyncio.Protocol ----------------------------------------------------------------
+    # --- its connection --------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for a WebSocket."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.write(_HEAD.format(token=self.fleet.token).encode())
+    def _write(self, data: bytes) -> None:
+        if self._socket is None:
+            return
+        had_unsent = bool(self._unsent)
+        self._unsent += data
+        if not had_unsent:
+            self._send_rest()
+            if self._unsent and self._socket is not None:
+                self._loop.add_writer(self._socket, self._on_writable)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection has ended."""
-        self.transport, self._is_open = None, False
-        if not self.is_gone:
-            self.fleet.lost.append(self.number)
+    def _on_writable(self) -> None:
+        self._send_rest()
+        if not self._unsent and self._socket is not None:
+            self._loop.remove_writer(self._socket)
 
-    def data_received(self, data: bytes) -> None:
+    def _send_rest(self) -> None:
+        assert self._socket is not None
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close()
+
+    def _on_readable(self) -> None:
         """Obey what has come whole."""
-        at_s = time.monotonic()
-        if self.is_gone:
+        if self._socket is None:
+            return
+        try:
+            data, notes, _, _ = self._socket.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_STAMP.size))
+        except BlockingIOError:
+            return
+        except OSError:
+            data, notes = b"", []
+        if not data:
+            self._close()
             return
         self._read += data
         if not self._is_open and not self._has_opened():
             return
+        at_s = _moment_of(notes)
         while (message := self._next_message()) is not None:
             self._obey(message, at_s)
+
+    def _close(self) -> None:
+        """Note that the connection has ended."""
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+        self._socket, self._is_open = None, False
+        if not self.is_gone:
+            self.fleet.lost.append(self.number)
 
     def _has_opened(self) -> bool:
         end = self._read.find(b"\r\n\r\n")
@@ -205,7 +268,6 @@ class Agent(asyncio.Protocol):
             case "start_replica":
                 self._start(ReplicaId(json.loads(message)["replica"]))
             case "prepare" if self.replica is not None:
-                self.fleet.last_prepared_s = time.monotonic()
                 self.say(Prepared(replica=self.replica, generation=Generation(generation)))
             case "switch" | "reform":
                 self._enter(generation, message)
@@ -267,8 +329,8 @@ class Fleet:
     lost: list[int] = field(default_factory=list)
     """Whose connection the coordinator has ended."""
 
-    last_prepared_s: float = 0.0
-    """When somebody has answered a Prepare last."""
+    said_s: dict[tuple[type, Generation], float] = field(default_factory=dict)
+    """When something was said last, by its kind and the generation that it is about, if any."""
 
     committed: int = 0
     signs_every_s: float = 0.0
@@ -276,11 +338,18 @@ class Fleet:
 
     async def join(self, count: int) -> None:
         """Connect so many agents."""
-        loop = asyncio.get_running_loop()
         for number in range(len(self.agents), len(self.agents) + count):
             agent = Agent(self, number)
             self.agents.append(agent)
-            await loop.create_connection(lambda agent=agent: agent, *self.address)  # type: ignore[misc]
+            await agent.connect()
+
+    def note_said(self, messages: tuple[Message, ...]) -> None:
+        """Note when something is said that a command may follow from."""
+        for message in messages:
+            if isinstance(message, Prepared | Switched):
+                self.said_s[type(message), message.generation] = time.monotonic()
+            elif isinstance(message, Spare):
+                self.said_s[Spare, NO_GENERATION] = time.monotonic()
 
     async def live(self, step_s: float) -> None:
         """Give signs of life, and commit a step now and then, of which every member tells."""
@@ -335,6 +404,16 @@ def _frame(message: Message) -> bytes:
     else:
         head = bytes((_TEXT, _MASKED | 126)) + size.to_bytes(2, "big")
     return head + _NO_MASK + data
+
+
+def _moment_of(notes: list[tuple[int, int, bytes]]) -> float:
+    """Return when the last byte came that was read, by the monotonic clock."""
+    for level, kind, stamp in notes:
+        if (level, kind) == (socket.SOL_SOCKET, _STAMPED):
+            seconds, nanoseconds = _STAMP.unpack(stamp)
+            ago_s: float = time.time() - (seconds + nanoseconds / 1e9)
+            return time.monotonic() - max(ago_s, 0.0)
+    return time.monotonic()
 
 
 def _found(pattern: re.Pattern[bytes], message: bytes) -> bytes:

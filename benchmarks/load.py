@@ -26,7 +26,9 @@ import psutil
 from benchmarks import harness
 from benchmarks.fleet import Agent, Fleet, Frame
 from benchmarks.harness import Figure, Page
+from pliant.core.events import Prepared, Spare, Switched
 from pliant.core.job.state import JobSettings
+from pliant.core.values import NO_GENERATION, Generation
 
 LIMIT_S = 180.0
 NODE_S = JobSettings().node_s
@@ -35,18 +37,24 @@ STEADY_S = 10.0
 QUIET_S = 2.0
 """Before each event, in seconds: what came of the one before is over."""
 
+_SCHEDULED = 2
+"""``CPUCLOCK_SCHED`` of Linux: with its id the clock of a process, finer than ticks."""
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 METHOD = """\
 `pliant coordinator` on one core (pinned), and {agents:,} agents in one process on the other core:
 plain TCP connections on loopback, the messages of real agents and of one worker each, encoded by
 pliant's own codec; workers build groups at once and commit a step every {step:g} s, of which each
-tells. Signs of life are as often as the coordinator asks for. Times end when the last command has
-arrived in the fleet, so its own work is in them.
+tells. Signs of life are as often as the coordinator asks for. Times end when the last command is
+with the kernel of the other side, by its own stamp: the fleet reads a thousand commands one after
+the other, as a thousand hosts do not. They begin when the last is said that the command follows
+from, however many others the coordinator has to hear before it.
 
 - **a death**: one worker is killed, its agent says so; until all others have their Reform.
-- **a replacement**: the new worker is ready; until all have Prepare. **the switch**: the last
-  Prepared; until all have Switch. A death and what follows it happen {deaths} times.
+- **a replacement**: the new worker is ready, and the last Switched of the others is said; until all
+  have Prepare. **the switch**: the last Prepared is said; until all have Switch. A death and what
+  follows it happen {deaths} times.
 - **all events**: those three together, without the largest hundredth.
 - **together**: connections of {gone:,} agents are reset, and their nodes do not come back: timed is
   from when a node is lost for it ({node:g} s later). Then as many of the rest fall silent
@@ -127,8 +135,7 @@ class Bench:
 
     def busy_s(self) -> float:
         """Return how long the coordinator has computed."""
-        times = self.coordinator.cpu_times()
-        return float(times.user + times.system)
+        return time.clock_gettime((~self.coordinator.pid << 3) | _SCHEDULED)
 
     async def form(self) -> None:
         """Let all agents join, and wait until they are one generation."""
@@ -160,10 +167,14 @@ class Bench:
         died_s, busy_s = time.monotonic(), self.busy_s()
         agent.die()
         await self.until(lambda: self._num("reform") >= others, "a Reform for all")
-        self.found.deaths_s.append(self._last("reform") - died_s)
+        self.found.deaths_s.append(self._last("reform").at_s - died_s)
         await self.until(lambda: fleet.generation > 0, "a replacement")
-        self.found.prepared_s.append(self._last("prepare") - self._last("start_replica"))
-        self.found.switched_s.append(self._last("switch") - fleet.last_prepared_s)
+        reformed, prepared = self._last("reform"), self._last("prepare")
+        entered_s = fleet.said_s[Switched, Generation(reformed.generation)]
+        ready_s = max(entered_s, fleet.said_s[Spare, NO_GENERATION])
+        self.found.prepared_s.append(prepared.at_s - ready_s)
+        built_s = fleet.said_s[Prepared, Generation(prepared.generation)]
+        self.found.switched_s.append(self._last("switch").at_s - built_s)
         self.found.back_s.append(time.monotonic() - died_s)
         self.found.back_busy_s.append(self.busy_s() - busy_s)
         self.weigh()
@@ -181,14 +192,14 @@ class Bench:
         await asyncio.sleep(QUIET_S)
         await self.until(lambda: fleet.generation > 0, f"a generation after {what}")
         generations = {one.generation for one in fleet.arrivals("reform")}
-        self.found.vanished[what] = len(generations), self._last("reform") - began_s - wait_s
+        self.found.vanished[what] = len(generations), self._last("reform").at_s - began_s - wait_s
         self.weigh()
 
     def _num(self, kind: str) -> int:
         return len(self.fleet.arrivals(kind))
 
-    def _last(self, kind: str) -> float:
-        return max(self.fleet.arrivals(kind), key=_at).at_s
+    def _last(self, kind: str) -> Frame:
+        return max(self.fleet.arrivals(kind), key=_at)
 
 
 def _at(frame: Frame) -> float:
@@ -207,7 +218,9 @@ async def measure(agents: int, deaths: int, core: int, directory: Path) -> Found
         print(f"{100 * bench.found.busy:.0f} % of a core at rest", flush=True)
         for number in range(deaths):
             await bench.lose_one(bench.fleet.agents[number * 7 % agents])
-            print(f"a death: {found.deaths_s[-1]:.3f} s to the last Reform", flush=True)
+            kinds = (found.deaths_s, found.prepared_s, found.switched_s)
+            told = " / ".join(f"{times_s[-1]:.3f}" for times_s in kinds)
+            print(f"a death: {told} s, {found.back_busy_s[-1]:.2f} s busy", flush=True)
         await bench.lose_many("reset", Agent.vanish, wait_s=NODE_S)
         await bench.lose_many("silent", Agent.cut_off, wait_s=NODE_S)
         await bench.lose_many("dead", Agent.die, wait_s=0.0)
