@@ -19,9 +19,9 @@ class Table(dict[K, V]):
 
     def put(self, key: K, value: V) -> Table[K, V]:
         """Return a table in which ``key`` has this value."""
-        changed = dict(self)
-        changed[key] = value
-        return Table(changed)
+        changed = Table(self)
+        dict.__setitem__(changed, key, value)
+        return changed
 
     def drop(self, *keys: K) -> Table[K, V]:
         """Return a table without these keys; those it does not have do not matter."""

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from pliant.core import events
+from pliant.core.copies import changed
 from pliant.core.errors import TransitionError
 from pliant.core.job import (
     apart,
@@ -251,8 +252,8 @@ def _settle(tx: Transaction) -> None:
 def _seen(job: Job, event: events.Event, now_s: float) -> Job:
     """Return the job that has seen an event; mere signs of life are not worth telling."""
     if isinstance(event, events.Progressed | events.Running | events.Ticked):
-        return replace(job, seen_s=now_s)
-    return replace(job, seen_s=now_s, story=told(job.story, event))
+        return changed(job, seen_s=now_s)
+    return changed(job, seen_s=now_s, story=told(job.story, event))
 
 
 def _told(event: object) -> str:

@@ -60,8 +60,10 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
             _on_unrestorable(tx, event)
         case events.Saved(lineage=lineage) if lineage == before.lineage:
             tx.job = restoring.saved(tx.job, event)
-        case events.Switched() if event.replica in before.awaiting - tx.job.membership.awaiting:
-            replicas.enter(tx, event.replica)
+        case events.Switched(replica=name) if (
+            name in before.awaiting and name not in tx.job.membership.awaiting
+        ):
+            replicas.enter(tx, name)
         case _:
             pass
     after = tx.job.membership

@@ -6,6 +6,7 @@ Owns which of a job's facts outlive its coordinator.  Does not write: the driver
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter, is_
 
 from pliant.core.job.state import Job, JobSettings, Stage
 from pliant.core.job.transitions import StageCause, entered
@@ -14,6 +15,14 @@ from pliant.core.membership import state as group
 from pliant.core.policy.hysteresis import restarted
 from pliant.core.table import Table
 from pliant.core.values import NodeId, Register, ReplicaId
+
+_of_membership = attrgetter(
+    "phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers"
+)
+_of_job = attrgetter(
+    *("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints"),
+    *("stop", "outcome", "last_step"),
+)
 
 
 def remembered(register: Register | None, *, now_s: float, settings: JobSettings) -> Job:
@@ -72,11 +81,8 @@ def record(job: Job) -> Register:
 def record_to_write(before: Job, after: Job) -> Register | None:
     """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
     old, new = before.membership, after.membership
-    parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
-    jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints")
-    ends = ("stop", "outcome", "last_step")
-    if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
-        getattr(before, name) is getattr(after, name) for name in (*jobs, *ends)
+    if all(map(is_, _of_membership(old), _of_membership(new))) and all(
+        map(is_, _of_job(before), _of_job(after))
     ):
         return None
     register = record(after)

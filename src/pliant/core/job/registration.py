@@ -95,11 +95,12 @@ def on_running(tx: Transaction, event: Running) -> None:
         left = (n for n, node in job.homes.items() if node == event.node)
         missing = sorted(set(left).difference(event.replicas), key=age)
         tx.again.extend(EndReplica(replica=name, reason="it is not there") for name in missing)
-    if looking := here.intersection(job.looking, spares(job)):
+    if job.looking and (looking := here.intersection(job.looking, spares(job))):
         tx.again.append(Look(to=tuple(sorted(looking, key=age))))
-    members = here.intersection(group.members(job.membership))
-    if job.stage is Stage.STOPPING and job.stop is not None and members:
-        tx.again.append(Stop(to=tuple(sorted(members, key=age))))
+    if job.stage is Stage.STOPPING and job.stop is not None:
+        members = here.intersection(group.members(job.membership))
+        if members:
+            tx.again.append(Stop(to=tuple(sorted(members, key=age))))
 
 
 def _told(job: Job, name: ReplicaId, *, is_there: bool, is_over: bool) -> tuple[Command, ...]:

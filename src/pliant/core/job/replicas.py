@@ -19,6 +19,7 @@ from pliant.core.commands import (
     StartReplica,
     Switch,
 )
+from pliant.core.copies import changed
 from pliant.core.events import ExitKind
 from pliant.core.job import apart
 from pliant.core.job.state import (
@@ -176,7 +177,7 @@ def accept_membership(tx: Transaction, outcome: Outcome) -> None:
     if membership.cut:
         excused = _remember_apart(tx, membership)
         membership = replace(membership, cut=frozenset())
-    tx.job = replace(tx.job, membership=membership)
+    tx.job = changed(tx.job, membership=membership)
     for command in commands:
         tx.commands.append(command)
         match command:

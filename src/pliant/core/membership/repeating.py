@@ -17,7 +17,7 @@ from pliant.core.values import ReplicaId
 
 def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command, ...]:
     """Return what counts now of what these replicas were told, as far as its answer is awaited."""
-    told = tuple(name for name in _told(state) if name in names)
+    told = tuple(sorted(name for name in names if _is_awaited(state, name)))
     if state.phase is Phase.LOST:
         return ()
     behind = changes.fall_through(state, [name for name in state.spares if name in names])
@@ -35,10 +35,10 @@ def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command
             return behind
 
 
-def _told(state: Membership) -> tuple[ReplicaId, ...]:
-    """Return whose answer is awaited, and leavers until they are released."""
-    leavers = state.leavers if state.phase is Phase.SWITCHING else frozenset()
-    return tuple(sorted(state.awaiting | leavers))
+def _is_awaited(state: Membership, name: ReplicaId) -> bool:
+    """Whether its answer is awaited; that of a leaver until it is released."""
+    is_leaver = state.phase is Phase.SWITCHING and name in state.leavers
+    return is_leaver or name in state.awaiting
 
 
 def _left_out(state: Membership, told: tuple[ReplicaId, ...]) -> tuple[Command, ...]:

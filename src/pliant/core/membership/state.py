@@ -85,6 +85,8 @@ class Timeouts:
 
     def at_steps_of(self, step_s: float) -> Timeouts:
         """Return these, with patience for steps that usually take so long, tail included."""
+        if 4 * step_s <= min(self.step_s, self.reform_s) and 20 * step_s <= self.hang_s:
+            return self
         bounds = {"step_s": 4, "reform_s": 4, "hang_s": 20}
         longer = {
             name: n * step_s for name, n in bounds.items() if n * step_s > getattr(self, name)

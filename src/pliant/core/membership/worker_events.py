@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
+from pliant.core.copies import changed
 from pliant.core.membership import blame, changes, hangs, links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
@@ -72,27 +73,36 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
     """Remember that this was said, and that who said it is alive."""
     if not (isinstance(event, events.Refused) and event.joiner):  # said by a survivor about one
         is_mute = isinstance(event, events.Progressed) and event.is_spoken_for
-        state = _alive(state, event.replica, moment, is_mute=is_mute)
+        # Of a Progressed no more is told: a thousand agents send two thousand a second.
+        heard = None if isinstance(event, events.Progressed) else event
+        state = _alive(state, event.replica, moment, is_mute=is_mute, heard=heard)
+    else:
+        state = replace(state, story=told(state.story, event))
     if isinstance(event, events.Broken | events.Refused) and event.generation >= state.issued - 1:
         state = replace(state, links=links.added(state.links, event.replica, event.unreached))
-    if isinstance(event, events.Progressed):  # two thousand a second, of a thousand agents
-        return state
-    return replace(state, story=told(state.story, event))
+    return state
 
 
 def _alive(
-    state: Membership, replica: ReplicaId, moment: Moment, *, is_mute: bool = False
+    state: Membership,
+    replica: ReplicaId,
+    moment: Moment,
+    *,
+    is_mute: bool = False,
+    heard: events.WorkerEvent | None = None,
 ) -> Membership:
-    """Start the replica's silence anew; what it asked for with Busy lasts."""
+    """Start the replica's silence anew; what it asked for with Busy lasts.  ``heard``: to tell."""
     pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
     mute_at_s = min(pulse.mute_at_s, moment.now_s) if is_mute else NEVER
-    pulse = replace(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s)
-    heard = replace(state, pulses=state.pulses.put(replica, pulse))
-    if state.unheard or state.unsure:
-        me = {replica}
-        heard = replace(heard, unheard=state.unheard - me, unsure=state.unsure - me)
-    return heard
+    pulse = changed(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s)
+    return changed(
+        state,
+        pulses=state.pulses.put(replica, pulse),
+        unheard=_without(state.unheard, replica),
+        unsure=_without(state.unsure, replica),
+        story=state.story if heard is None else told(state.story, heard),
+    )
 
 
 def _stale(state: Membership) -> Outcome:
@@ -113,11 +123,11 @@ def _on_spare(state: Membership, event: events.Spare) -> Outcome:
 
 def _on_prepared(state: Membership, event: events.Prepared, moment: Moment) -> Outcome:
     # Even if late: it is not silent, and must not count towards a loss.
-    state = replace(state, late=_without(state.late, event.replica))
+    late = _without(state.late, event.replica)
     if state.attempt is None or event.generation != state.attempt.generation:
-        return _stale(state)
+        return _stale(replace(state, late=late))
     awaiting = state.awaiting - {event.replica}
-    state = replace(state, awaiting=awaiting)
+    state = changed(state, late=late, awaiting=awaiting)
     return (state, ()) if awaiting else changes.switch(state, moment)
 
 
@@ -156,7 +166,7 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
         # Of an abandoned generation, but whoever was in it holds state: it is no joiner any more.
         known = replace(state, late=state.late - {event.replica})
         return _stale(replace(known, joiners=known.joiners - {event.replica}))
-    state = replace(
+    state = changed(
         state,
         awaiting=state.awaiting - {event.replica},
         joiners=_without(state.joiners, event.replica),
@@ -242,15 +252,14 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     said = committed, event.waiting, event.held_up_by
     if said != (pulse.committed, pulse.waiting, pulse.held_up_by):
         stuck = event.held_up_by
-        hung_at_s = hangs.counts_as_hung_at_s(pulse, stuck, committed, moment)
-        pulse = replace(
+        pulse = changed(
             pulse,
             committed=committed,
             waiting=event.waiting,
             held_up_by=stuck,
-            hung_at_s=hung_at_s,
+            hung_at_s=hangs.counts_as_hung_at_s(pulse, stuck, committed, moment),
         )
-        state = replace(state, pulses=state.pulses.put(replica, pulse))
+        state = changed(state, pulses=state.pulses.put(replica, pulse))
     if committed > state.committed:
         state = replace(state, committed=committed)
         if state.hung_at_s != NEVER:
@@ -270,7 +279,8 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
 
 def _at_boundary(state: Membership, moment: Moment) -> Membership:
     """Once every old member is there, those that are not in have ``switch_s``."""
-    if state.awaiting - state.arrived - group.outsiders(state):
+    there, outside = state.arrived, group.outsiders(state)
+    if any(name not in there and name not in outside for name in state.awaiting):
         return state
     return replace(state, deadline_s=min(state.deadline_s, moment.now_s + moment.timeouts.switch_s))
 
