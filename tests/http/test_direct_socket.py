@@ -15,10 +15,12 @@ import pytest
 from fastapi import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode, Frame, Opcode
 
 from pliant.http.app import new_app
 from pliant.http.direct_socket import AT_ONCE, DirectSocket, direct, frame_of
 from pliant.http.server import Server, open_socket, url_of
+from pliant.wire.codec import MAX_MESSAGE_BYTES
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -167,6 +169,53 @@ def test_who_does_not_read_is_known_by_what_is_unsent_and_cut_off() -> None:
 
         await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
         world.connection.send_frame(frame)  # nobody is there: no harm
+
+    play(scene)
+
+
+def _masked(text: str, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
+    return Frame(opcode, text.encode(), fin=fin).serialize(mask=True)
+
+
+def test_messages_come_whole_in_whatever_pieces_they_are_read() -> None:
+    texts = ["short", "", "m" * 300, "\u20ac" * 40_000, "last"]
+    plain = b"".join(map(_masked, texts))
+    other = (
+        _masked("", Opcode.PING)
+        + _masked("in ", fin=False)
+        + _masked("amid", Opcode.PING)
+        + _masked("pieces", Opcode.CONT)
+        + _masked("after")
+    )
+
+    async def scene(world: World, client: ClientConnection) -> None:
+        world.begin.set()
+        await world.until(lambda: world.socket is not None)
+        for data in (plain, plain, other):
+            world.connection.data_received(data[:1])
+            for at, piece in ((1, 1), (2, 5), (7, 3), (10, 700), (710, 50_000)):
+                world.connection.data_received(data[at : at + piece])
+            world.connection.data_received(data[50_710:])
+
+        expected = [text.encode() for text in (*texts, *texts, "in pieces", "after")]
+        await world.until(lambda: len(world.heard) == len(expected))
+        assert world.heard == expected
+
+    play(scene)
+
+
+def test_a_message_that_is_too_large_is_not_waited_for() -> None:
+    async def scene(world: World, client: ClientConnection) -> None:
+        world.begin.set()
+        await client.send("one")
+        client.transport.write(b"\x81\xff" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big") + bytes(9))
+
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(client.recv(), DEADLINE_S)
+
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == CloseCode.MESSAGE_TOO_BIG
+        assert world.heard == [b"one"]
 
     play(scene)
 

@@ -2,8 +2,9 @@
 
 Owns the short way: what was read is handed over in the same turn of the event loop, without a task
 that wakes for it and without a pause of the reading after each message, and a frame that goes to
-many is made once.  What a frame is, pings, fragments, limits and the close stay with uvicorn and
-``websockets``.  Knows nothing of what is said.
+many is made once.  A message in one frame of text, as all that agents say, is read here; with the
+first frame that is anything else the connection goes over to ``websockets``: to pings, fragments,
+what is too large and the close.  Knows nothing of what is said.
 """
 
 from __future__ import annotations
@@ -15,13 +16,27 @@ from typing import Any
 
 from fastapi import WebSocket
 from websockets.frames import Frame, Opcode
+from websockets.protocol import State
 
 from pliant.http.connections import EndableSocket
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a platform without its C extension
+    from websockets.utils import apply_mask
 
 AT_ONCE = 64
 """Messages of one connection that are taken in one turn of the event loop."""
 
 _NAME = "direct_socket"
+
+_TEXT = 0x81
+"""First byte of a message of text in one frame."""
+
+_MASKED = 0x80
+_NO_MASK = bytes(4)
+_LONG, _LONGER = 126, 127
+"""Sizes that stand for two, or eight, bytes of size that follow."""
 
 OnMessage = Callable[[bytes], None]
 
@@ -38,6 +53,11 @@ class DirectSocket(EndableSocket):
         super().__init__(config, server_state, {**app_state, _NAME: self})
         self._on_message: OnMessage | None = None
         self._waiting: deque[bytes] = deque()
+        self._is_plain = True
+        """Whether nothing came since the handshake but messages in one frame of text."""
+
+        self._begun = bytearray()
+        """Of the next such message what has come of it."""
 
     @property
     def num_unsent(self) -> int:
@@ -82,6 +102,44 @@ class DirectSocket(EndableSocket):
         """End the connection of one that does not read: it would not read a close, either."""
         self.transport.abort()
 
+    def data_received(self, data: bytes) -> None:
+        """Take what was read: messages in one frame of text here, and all else as it comes."""
+        if self._is_plain and self.handshake_initiated:
+            data = self._take_plain(data)
+            if self._waiting and not self.read_paused:
+                self._hand_on()
+        if data:
+            super().data_received(data)
+
+    def _take_plain(self, data: bytes) -> bytes:
+        """Take the messages in one frame of text, up to something else; return the rest."""
+        read: bytes | bytearray = data
+        if self._begun:
+            self._begun += data
+            read = self._begun
+        at, self._is_plain = 0, self.conn.state is State.OPEN
+        while self._is_plain and len(read) - at > 1:
+            found = _plain_payload(read, at)
+            if found is None or found[1] - found[0] > self.config.ws_max_size:
+                self._is_plain = False
+                break
+            begin, end = found
+            if end > len(read):
+                break
+            payload, mask = bytes(read[begin:end]), bytes(read[begin - 4 : begin])
+            self.curr_msg_data_type = "text"
+            self.frames = [payload if mask == _NO_MASK else apply_mask(payload, mask)]
+            self.send_receive_event_to_app()
+            at = end
+        if not self._is_plain:
+            rest, self._begun = bytes(read[at:]), bytearray()
+            return rest
+        if read is data:
+            self._begun += data[at:]
+        else:
+            del self._begun[:at]
+        return b""
+
     def handle_events(self) -> None:
         """Take what was read."""
         super().handle_events()
@@ -107,6 +165,22 @@ class DirectSocket(EndableSocket):
             (self.transport.pause_reading if self.read_paused else self.transport.resume_reading)()
         if self._waiting:
             self.loop.call_soon(self._hand_on)
+
+
+def _plain_payload(read: bytes | bytearray, at: int) -> tuple[int, int] | None:
+    """Return where the payload of a message in one frame of text begins and ends; None: it is none.
+
+    What has come of it may end anywhere from its third byte on.
+    """
+    if read[at] != _TEXT or read[at + 1] < _MASKED:
+        return None
+    size, begin = read[at + 1] - _MASKED, at + 6
+    if size >= _LONG:
+        begin += 2 if size == _LONG else 8
+        if len(read) < begin:
+            return begin, begin
+        size = int.from_bytes(read[at + 2 : begin - 4], "big")
+    return begin, begin + size
 
 
 def direct(socket: WebSocket) -> DirectSocket:
