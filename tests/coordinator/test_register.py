@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from pliant.coordinator import register as register_module
 from pliant.coordinator.register import HeldRegister, RegisterFile, StoredRegister
 from pliant.coordinator.register_places import LockedFile
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
@@ -75,6 +76,23 @@ def test_who_runs_another_command_cannot_take_over_a_job_that_goes_on(tmp_path: 
     ended = replace(SECOND, outcome=Outcome(exit_code=3, reason="stopped"))
     StoredRegister(place, "one", old).write(ended, expected=SECOND)
     StoredRegister(place, "one", ("tune.py",)).write(FIRST, expected=ended)
+
+
+def test_what_this_coordinator_has_written_is_not_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = RegisterFile(tmp_path / "register.json")
+    register.write(FIRST, expected=None)
+    monkeypatch.setattr(register_module, "_parsed", None)
+    monkeypatch.setattr(register_module, "_beside", None)
+
+    register.confirm(FIRST)
+    register.write(SECOND, expected=FIRST)
+
+    assert register.read() == SECOND
+    assert register.holds(SECOND)
+    monkeypatch.undo()
+    assert RegisterFile(tmp_path / "register.json").read() == SECOND
 
 
 def test_nothing_is_recorded_at_first(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from pliant.machine.event_loop import aside, on_signals
+from pliant.machine.event_loop import aside, aside_first, on_signals
 
 
 @pytest.fixture
@@ -55,6 +55,25 @@ def test_what_is_called_aside_answers_or_raises_and_holds_up_no_end() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await aside(never.wait)
+
+    asyncio.run(call())
+    never.set()
+
+
+def test_what_is_called_first_keeps_others_waiting_for_so_long_at_most() -> None:
+    never = threading.Event()
+    others: list[str] = []
+
+    async def call() -> None:
+        asyncio.get_running_loop().call_soon(others.append, "ran")
+        assert await aside_first(5.0, divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await aside_first(5.0, divmod, 7, 0)
+        assert others == []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await aside_first(0.001, never.wait)
+        assert others == ["ran"]
 
     asyncio.run(call())
     never.set()

@@ -18,8 +18,10 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,13 +32,28 @@ from pliant.coordinator.register_places import LockedFile, RegisterPlace
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
 from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
-from pliant.machine.event_loop import aside
+from pliant.machine.event_loop import aside, aside_first
 
 SPARE = 4
 """Descriptors kept for the register: out of descriptors is not out of job."""
 
+HOLD_S = 0.05
+"""How long a coordinator does nothing else while the register is written or looked at, in seconds:
+a disk takes milliseconds.  What is on its way waits for an order, or is a sign of life.  For a
+write so soon after another it does not stand still: much happens, and should be written together.
+"""
+
 _log = logging.getLogger(__name__)
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnWrite:
+    """One write: the bytes that lie there, what they say, and which write it was."""
+
+    data: bytes
+    register: Register
+    number: int
 
 
 class StoredRegister:
@@ -48,7 +65,9 @@ class StoredRegister:
         said = {"token": token, "command": json.dumps(list(command)) if command else ""}
         self._digests = {name: _digest_of(text) for name, text in said.items() if text}
         self._writer = uuid.uuid4().hex
-        self._has_written = False
+        self._written: _OwnWrite | None = None
+        """By this coordinator, last: what lies there mostly, and need not be read again."""
+
         self._spare = SpareDescriptors(SPARE)
 
     @property
@@ -74,10 +93,13 @@ class StoredRegister:
                 another command.
         """
         with self._spare.lent():
-            found = self._require(expected)
-            if found is not None and self._register_of(found).outcome is None:
-                self._require_same(_beside(found))
-            number = 0 if found is None else _beside(found).get("writes", 0)
+            found, own = self._require(expected), self._written
+            if own is not None and found == own.data:
+                number = own.number
+            else:
+                if found is not None and self._register_of(found).outcome is None:
+                    self._require_same(_beside(found))
+                number = 0 if found is None else _beside(found).get("writes", 0)
             data = _ADAPTER.dump_python(register, mode="json")
             data |= {"writer": self._writer, "writes": number + 1}
             data |= self._digests
@@ -86,7 +108,7 @@ class StoredRegister:
             # A store may be asked again after a lost answer, and refuse what it has taken.
             if not is_taken and self._place.read() != written:
                 self._raise_conflict()
-            self._has_written = True
+            self._written = _OwnWrite(written, register, number + 1)
 
     def confirm(self, expected: Register) -> None:
         """Raise ConflictError unless ``expected`` is still what is recorded (R20)."""
@@ -102,7 +124,7 @@ class StoredRegister:
         """Return what lies there, if it is what is expected."""
         data = self._place.read()
         found = None if data is None else self._register_of(data)
-        if found != expected or (self._has_written and data and not self._is_own(data)):
+        if found != expected or (self._written is not None and data and not self._is_own(data)):
             self._raise_conflict()
         return data
 
@@ -130,9 +152,13 @@ class StoredRegister:
             )
 
     def _is_own(self, data: bytes) -> bool:
+        if self._written is not None and data == self._written.data:
+            return True
         return bool(_beside(data).get("writer") == self._writer)
 
     def _register_of(self, data: bytes) -> Register:
+        if self._written is not None and data == self._written.data:
+            return self._written.register
         try:
             return _parsed(data)
         except ValidationError as error:
@@ -168,6 +194,7 @@ class HeldRegister:
     def __init__(self, register: StoredRegister) -> None:
         self._stored = register
         self._recorded: Register | None = None
+        self._written_s = -HOLD_S
 
     async def read(self) -> Register | None:
         """Return what a coordinator before has left."""
@@ -182,7 +209,7 @@ class HeldRegister:
     async def confirm(self) -> None:
         """Raise ConflictError if another coordinator has taken over (R20)."""
         if self._recorded is not None:
-            await aside(self._stored.confirm, self._recorded)
+            await aside_first(HOLD_S, self._stored.confirm, self._recorded)
 
     async def write(self, register: Register) -> None:
         """Write, and where it is not known whether that worked, look and write again (R2).
@@ -199,7 +226,10 @@ class HeldRegister:
             try:
                 if failure is not None and await aside(self._stored.holds, register):
                     expected = register  # it was written, but perhaps not yet durably
-                await aside(self._stored.write, register, expected=expected)
+                is_alone = time.monotonic() - self._written_s >= HOLD_S
+                write, hold_s = self._stored.write, HOLD_S if is_alone else 0.0
+                await aside_first(hold_s, write, register, expected=expected)
+                self._written_s = time.monotonic()
             except OSError as error:
                 failure = error
                 _log.warning("the register could not be written: %s", error)

@@ -10,6 +10,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import ParamSpec, TypeVar
 
@@ -28,24 +29,50 @@ async def within(awaited: Awaitable[T], limit_s: float) -> T | None:
 
 async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call on a thread of its own; one whose storage never answers does not hold up the end."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+    return await _awaited(_begun(lambda: call(*args, **kwargs)))
 
-    def tell(settle: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            loop.call_soon_threadsafe(lambda: None if done.done() else settle())
+
+async def aside_first(hold_s: float, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call on a thread of its own, and let nothing else run meanwhile, for ``hold_s`` at most.
+
+    For what everything waits for.  A busy loop gives Python's lock away only every 5 ms, and the
+    thread asks for it anew after each look at the storage; and what is awaited goes on only after
+    all that was read meanwhile.
+    """
+    outcome = _begun(lambda: call(*args, **kwargs))
+    if futures.wait([outcome], hold_s).done:
+        return outcome.result()
+    return await _awaited(outcome)
+
+
+def _begun(call: Callable[[], T]) -> futures.Future[T]:
+    """Begin a call on a thread of its own, which nobody can take back."""
+    outcome: futures.Future[T] = futures.Future()
+    outcome.set_running_or_notify_cancel()
 
     def work() -> None:
         try:
-            result = call(*args, **kwargs)
+            result = call()
         except BaseException as error:  # a thread boundary: whoever waits gets it
-            failure = error
-            tell(lambda: done.set_exception(failure))
+            outcome.set_exception(error)
         else:
-            tell(lambda: done.set_result(result))
+            outcome.set_result(result)
 
     threading.Thread(target=work, name="aside", daemon=True).start()
-    return await done
+    return outcome
+
+
+async def _awaited(outcome: futures.Future[T]) -> T:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(_outcome: futures.Future[T]) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(None))
+
+    outcome.add_done_callback(tell)
+    await done
+    return outcome.result()
 
 
 @contextmanager
