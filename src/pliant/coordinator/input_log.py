@@ -16,6 +16,7 @@ from importlib.metadata import version
 
 from pliant.core.events import Event, Progressed, Running, Ticked
 from pliant.core.job.state import Job, JobSettings, Ready
+from pliant.core.membership.transitions import AT_REST
 from pliant.core.values import Register
 from pliant.observe.core_values import written
 from pliant.observe.log import EventLog, fields_of, kind_of
@@ -26,6 +27,10 @@ LASTING = 200
 
 STATE_BYTES = 1 << 20
 """Growth of the log after which the state is written again: so much a damaged line can cost."""
+
+
+LATE = 4
+"""How many times as much the log may grow while members are changing."""
 
 
 class InputLog:
@@ -83,9 +88,14 @@ class InputLog:
             self._log.write("heard", signs=entries)
 
     def write_state_if_due(self, state: Job) -> None:
-        """Log what the core knows: a part that begins needs it, and so does one that has grown."""
+        """Log what the core knows: a part that begins needs it, and so does one that has grown.
+
+        With a thousand members that takes a while, so rather when no change is under way.
+        """
         grown = self._log.written - self._state_at
-        if self._log.number == self._part and grown < STATE_BYTES:
+        is_calm = state.membership.phase in AT_REST
+        most = STATE_BYTES if is_calm else LATE * STATE_BYTES
+        if self._log.number == self._part and grown < most:
             return
         self.write_state(state)
 

@@ -19,6 +19,8 @@ def write_changes(log: EventLog, before: Job, after: Job, *, now_s: float) -> No
         write_policy(log, after.policy)
     if after.apart != before.apart:
         log.write("nodes_apart", pairs=pauses(after.apart, now_s))
+    if after.slow is before.slow:
+        return
     slow = times(after.slow, now_s)
     if [one[:2] for one in slow] != [one[:2] for one in times(before.slow, now_s)]:
         log.write("replicas_slow", replicas=slow)

@@ -287,7 +287,12 @@ def _carries(line: bytes) -> bool:
 
 def kind_of(value: object) -> str:
     """Name a core value as the log does: ``StartReplica`` is ``start_replica``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(value).__name__).lower()
+    return _snake_case(type(value).__name__)
+
+
+@cache
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def fields_of(value: object) -> dict[str, Any]:
@@ -295,20 +300,26 @@ def fields_of(value: object) -> dict[str, Any]:
 
     What a value keeps out of its repr is not written down either.
     """
-    if not is_dataclass(value):
+    names = _shown(type(value))
+    if names is None:
         raise TypeError(f"only a dataclass can be logged, not {type(value).__name__}")
-    return {name: plain(getattr(value, name)) for name in _shown(type(value))}
+    return {name: plain(getattr(value, name)) for name in names}
 
 
-def _shown_of(kind: Any) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind) if item.repr)
+def _shown_of(kind: Any) -> tuple[str, ...] | None:
+    return tuple(item.name for item in fields(kind) if item.repr) if is_dataclass(kind) else None
 
 
-_shown: Callable[[type], tuple[str, ...]] = cache(_shown_of)
+_shown: Callable[[type], tuple[str, ...] | None] = cache(_shown_of)
+"""Returns the names of what is logged of a value; None: it has none."""
 
 
 def plain(value: Any) -> Any:
     """Turn a value into what strict JSON can hold; NaN and infinities become strings."""
+    if type(value) is str and value.isascii():  # of a thousand members each name and endpoint
+        return value
+    if (names := _shown(type(value))) is not None:
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, str):
@@ -317,8 +328,6 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return fields_of(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
