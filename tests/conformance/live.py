@@ -63,9 +63,9 @@ class Told(JobDriver):
         self.received.append(message)
         super().receive(message)
 
-    async def _carry_out(self, answered: Answered) -> None:
+    async def _carry_out(self, answered: Answered, *, is_told: bool) -> None:
         self.answers.append(answered.ready)
-        await super()._carry_out(answered)
+        await super()._carry_out(answered, is_told=is_told)
 
 
 class LiveCoordinators:

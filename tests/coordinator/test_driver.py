@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pliant.coordinator import driver as driver_module
+from pliant.coordinator import nodes as nodes_module
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.note_log import NoteLog
 from pliant.coordinator.register import RegisterFile
@@ -215,6 +216,24 @@ def test_what_comes_at_once_is_recorded_with_one_write(
     assert all(recorded >= 0 for _, _, recorded in world.agent.sent)
     kinds = world.kinds()
     assert kinds.index("start_replica") < len(kinds) - 1 - kinds[::-1].index("node_joined")
+
+
+def test_orders_are_sent_before_a_line_is_logged_of_them(tmp_path: Path) -> None:
+    logged: list[tuple[str, int]] = []
+
+    async def scene(world: World) -> None:
+        world.log.subscribe(lambda record: logged.append((record["kind"], len(world.agent.sent))))
+        await _prepared(world)
+        await world.until(lambda: "prepare" in world.kinds())
+
+    world = play(tmp_path, scene)
+
+    sent = [type(command) for command, _, _ in world.agent.sent]
+    of_prepare = [num_sent for kind, num_sent in logged if kind in ("spare", "prepare")]
+    assert of_prepare[-1] == sent.index(Prepare) + 1
+    assert of_prepare[-2] == sent.index(Prepare) + 1, "the event that it follows from"
+    kinds = [kind for kind, _ in logged]
+    assert kinds.index("prepare") > len(kinds) - 1 - kinds[::-1].index("spare"), "logged in order"
 
 
 def test_a_new_coordinator_opens_a_new_incarnation_before_it_says_anything(tmp_path: Path) -> None:
@@ -429,6 +448,19 @@ def test_a_clock_that_jumps_back_makes_no_agent_older_than_one_before(tmp_path: 
     play(tmp_path, scene)
 
 
+def test_an_order_that_stays_unanswered_is_sent_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        (told,) = world.agent.commands(Prepare)
+        monkeypatch.setattr(nodes_module, "AGAIN_S", 0.0)
+        world.driver.receive(Running(node=NODE, replicas=told.to))
+        await world.until(lambda: len(world.agent.commands(Prepare)) == 2)
+
+    play(tmp_path, scene)
+
+
 def test_what_was_lost_is_sent_again_to_the_node_that_says_what_it_runs(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         await _prepared(world)
@@ -436,7 +468,10 @@ def test_what_was_lost_is_sent_again_to_the_node_that_says_what_it_runs(tmp_path
         world.driver.attach(NodeJoined(node=NodeId("far"), devices=1), far)
         (told,) = world.agent.commands(Prepare)
         world.driver.receive(Running(node=NODE, replicas=told.to))
+        world.driver.attach(replace(world.joined, replicas=told.to), world.agent)
+        world.driver.receive(Running(node=NODE, replicas=told.to))
         await world.until(lambda: len(world.agent.commands(Prepare)) == 2)
+        await asyncio.sleep(0.05)
 
         assert world.agent.commands(Prepare) == [told, told]
         assert far.sent == []
@@ -471,7 +506,7 @@ def test_of_many_that_die_at_once_the_others_hear_in_one_generation(
 
         await world.until(lambda: world.kinds().count("reform") == 2)
         await world.until(lambda: len(world.agent.commands(StartReplica)) == 6)
-        (reform,) = [one for one in world.agent.commands(Reform) if names[2] in one.to]
+        (reform,) = world.agent.commands(Reform)  # the dead hear of no death before theirs
         assert reform.to == tuple(names[2:]) == reform.order.replicas
         assert reform.order.generation == first + 2
 

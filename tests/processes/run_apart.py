@@ -9,29 +9,27 @@ import sys
 from pathlib import Path
 
 from pliant.coordinator.driver import JobDriver
-from pliant.core.commands import Command, EndJob
+from pliant.core.commands import EndJob
 from pliant.core.errors import ConflictError
-from pliant.core.job.state import JobSettings
+from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
-from pliant.core.values import Incarnation
 from pliant.run.job_config import JobConfig
 from pliant.run.separate import run_coordinator
 
 
 def die_before_the_end(mark: Path) -> None:
     """Let the first coordinator that has recorded the job's end be killed before it says so."""
-    execute = JobDriver._execute
+    carry_out = JobDriver._command
 
-    def execute_or_die(
-        driver: JobDriver, command: Command, incarnation: Incarnation, **of: str
-    ) -> None:
-        if isinstance(command, EndJob) and not mark.exists():
+    async def carry_out_or_die(driver: JobDriver, ready: Ready, *, is_told: bool = False) -> None:
+        has_ended = any(isinstance(command, EndJob) for command in ready.commands)
+        if has_ended and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        execute(driver, command, incarnation, **of)
+        await carry_out(driver, ready, is_told=is_told)
 
-    JobDriver._execute = execute_or_die  # type: ignore[assignment,method-assign]
+    JobDriver._command = carry_out_or_die  # type: ignore[assignment,method-assign]
 
 
 if __name__ == "__main__":

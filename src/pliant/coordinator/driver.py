@@ -122,6 +122,11 @@ class JobDriver:
         return self._register.has_outcome
 
     @property
+    def is_calm(self) -> bool:
+        """Whether no change of the members is under way."""
+        return self._has_begun and self._core.is_calm
+
+    @property
     def policy(self) -> Policy:
         """What counts now: what someone has set, or what the job was started with."""
         return self._core.policy
@@ -261,7 +266,8 @@ class JobDriver:
     def end(self, end: EndJob) -> None:
         """Tell the agents of an end that the core did not decide on."""
         if self._end is None:
-            self._execute(end, self.incarnation, by="process")
+            self.log.write_value(end, by="process")
+            self._send(end, self.incarnation)
 
     async def _look_at_register(self) -> None:
         """End this coordinator soon if another has taken over, even if it has nothing to say."""
@@ -292,8 +298,9 @@ class JobDriver:
             if written:
                 await self._register.write(written[-1])
             self._newest = newest_reform(answers)
+            num_told = self._tell_at_once(answers)
             for number, answered in enumerate(answers):
-                await self._carry_out(answered)
+                await self._carry_out(answered, is_told=number < num_told)
                 if number < len(batch):
                     batch[number].answer(answered.ready)
         finally:
@@ -304,32 +311,50 @@ class JobDriver:
             await self._register.confirm()  # R20
             self.end(end)
 
-    async def _carry_out(self, answered: Answered) -> None:
-        """Log an event and its answer, and carry out the commands: the register has them (R2)."""
+    def _tell_at_once(self, answers: Sequence[Answered]) -> int:
+        """Send what needs no further look, before anything is logged; return of how many all."""
+        for number, answered in enumerate(answers):
+            ready = answered.ready
+            if any(isinstance(command, Publish | EndJob) for command in ready.commands):
+                return number
+            self._tell_again(answered.event, ready)
+            for command in ready.commands:
+                self._send(command, ready.incarnation)
+        return len(answers)
+
+    async def _carry_out(self, answered: Answered, *, is_told: bool) -> None:
+        """Log an event and its answer; ``is_told``: its commands are sent already (R2)."""
         event, ready = answered.event, answered.ready
         before, after = answered.before, answered.after
         if event is None:
             return
         self._inputs.write_event(event, ready, before=before, after=after, now_s=answered.now_s)
-        if isinstance(event, Running):
-            for command in ready.again:
-                for each in self._secrets.added_to(command, self.incarnation):
-                    self.nodes.send_to(event.node, each, self.incarnation)
+        if not is_told:
+            self._tell_again(event, ready)
         write_changes(self.log, before, after, now_s=answered.now_s)
-        await self._command(ready)
+        await self._command(ready, is_told=is_told)
         self.board.stale = after.stale + after.membership.stale
 
-    async def _command(self, ready: Ready) -> None:
+    def _tell_again(self, event: Event | None, ready: Ready) -> None:
+        if isinstance(event, Running):
+            for command in ready.again:
+                if not self.nodes.was_just_told(event.node, command):
+                    for each in self._secrets.added_to(command, self.incarnation):
+                        self.nodes.send_to(event.node, each, self.incarnation)
+
+    async def _command(self, ready: Ready, *, is_told: bool = False) -> None:
         for command in ready.commands:
             if isinstance(command, Publish | EndJob):  # R20
                 await self._register.confirm()
-            self._execute(command, ready.incarnation)
+            self.log.write_value(command)
+            if not is_told:
+                self._send(command, ready.incarnation)
 
-    def _execute(self, command: Command, incarnation: Incarnation, **of: str) -> None:
-        self.log.write_value(command, **of)
+    def _send(self, command: Command, incarnation: Incarnation) -> None:
         if isinstance(command, EndJob):
             self._end = command
-        if (told := left_to_tell(command, self._newest)) is not None:
+        living = self._core.state.replicas
+        if (told := left_to_tell(command, self._newest, living)) is not None:
             for each in self._secrets.added_to(told, incarnation):
                 self.nodes.send(each, incarnation)
 

@@ -7,7 +7,7 @@ nothing out, and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pliant.core.commands import Command, EndJob, Reform
@@ -15,6 +15,7 @@ from pliant.core.events import Event, Exited, NodeJoined, Progressed, Running, T
 from pliant.core.heartbeats import interval_s
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Ready, age
+from pliant.core.membership.transitions import AT_REST
 from pliant.core.policy.decide import Policy
 from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
@@ -57,6 +58,11 @@ class HeldCore:
     def policy(self) -> Policy:
         """What counts now: what someone has set, or what the job was started with."""
         return self.state.policy or self._settings.policy
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether no change of the members is under way."""
+        return self.state.membership.phase in AT_REST
 
     @property
     def demand(self) -> Demand:
@@ -126,13 +132,17 @@ def newest_reform(answers: Sequence[Answered]) -> Reform | None:
     return next((one for one in reversed(list(commands)) if isinstance(one, Reform)), None)
 
 
-def left_to_tell(command: Command, newest: Reform | None) -> Command | None:
+def left_to_tell(
+    command: Command, newest: Reform | None, living: Container[ReplicaId]
+) -> Command | None:
     """Return a command without those who get a newer Reform at once; None if that is everybody.
 
-    Whoever hears it abandons what came before, so they would build a group for nothing.
+    Whoever hears it abandons what came before, so they would build a group for nothing; and who is
+    not among the ``living`` any more by then hears nothing: of 200 that die at once each but the
+    last would be told of all deaths before its own.
     """
     if newest is None or command is newest or not isinstance(command, Reform):
         return command
     there = frozenset(newest.to)
-    others = tuple(name for name in command.to if name not in there)
+    others = tuple(name for name in command.to if name not in there and name in living)
     return replace(command, to=others) if others else None

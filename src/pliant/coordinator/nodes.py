@@ -12,16 +12,25 @@ taken first: if another had its name, or differed from it, the job would end wit
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pliant.core import agreement
 from pliant.core.agreement import NodeFacts
-from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
+from pliant.core.commands import (
+    Command,
+    EndJob,
+    EndReplica,
+    Prepare,
+    Reform,
+    StartReplica,
+    Switch,
+)
 from pliant.core.events import NodeJoined, Refused
 from pliant.core.heartbeats import found_at_s
 from pliant.core.job.state import JobSettings
-from pliant.core.values import AgentLife, Incarnation, NodeId, ReplicaId
+from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message, encode
 from pliant.wire.ports import NodeChannel
@@ -35,9 +44,17 @@ thousand every 2.5 (``core.heartbeats``)."""
 OWN_S = 8.0
 """Longest wait for the agent beside the coordinator, in seconds; less than others stay silent."""
 
+AGAIN_S = 2.0
+"""So long an order that was sent on the same connection is not sent again, in seconds: its answer
+is on its way, and of a thousand agents some say at each moment what they run."""
+
 LOOKS = 5
 """Looks in a row that find nothing, after which another may take its place.  Looks, not seconds:
 while this process is stopped none is made."""
+
+
+_Told = tuple[type, Generation, float]
+"""The kind and the generation of an order, and when it was sent."""
 
 
 @dataclass(slots=True)
@@ -47,6 +64,9 @@ class _Node:
     channel: NodeChannel | None
     life: AgentLife
     has_spoken: asyncio.Event
+    told: _Told | None = None
+    """The order that was sent last on this connection."""
+
     facts: NodeFacts = field(default_factory=NodeFacts)
 
 
@@ -173,16 +193,26 @@ class JobNodes:
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Send a command to the agents whom it concerns."""
         known = [self._nodes[node] for node in self._addressees(command) if node in self._nodes]
-        channels = [one.channel for one in known if one.channel is not None]
-        text = encode(command, incarnation).decode() if channels else ""
-        for channel in channels:
+        there = [(one, one.channel) for one in known if one.channel is not None]
+        text = encode(command, incarnation).decode() if there else ""
+        told = _order_in(command)
+        for one, channel in there:
             channel.send_text(text)
+            one.told = told or one.told
 
     def send_to(self, node: NodeId, command: Command, incarnation: Incarnation) -> None:
         """Send a command to one agent, if it is connected."""
         known = self._nodes.get(node)
         if known is not None and known.channel is not None:
             known.channel.send(command, incarnation)
+            known.told = _order_in(command) or known.told
+
+    def was_just_told(self, node: NodeId, command: Command) -> bool:
+        """Whether an agent was sent this order on its connection a moment ago, the last of all."""
+        told, known = _order_in(command), self._nodes.get(node)
+        if known is None or told is None or known.told is None:
+            return False
+        return known.told[:2] == told[:2] and told[2] < known.told[2] + AGAIN_S
 
     def _addressees(self, command: Command) -> Iterable[NodeId]:
         match command:
@@ -195,3 +225,10 @@ class JobNodes:
                 return self._nodes
             case _:
                 return {self._homes[name] for name in command.to if name in self._homes}
+
+
+def _order_in(command: Command) -> _Told | None:
+    """Return which order a command is, told now; None if it is none."""
+    if isinstance(command, Prepare | Switch | Reform):
+        return type(command), command.order.generation, time.monotonic()
+    return None

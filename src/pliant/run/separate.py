@@ -31,6 +31,7 @@ from pliant.machine import run_files
 from pliant.machine.control_tls import client_context
 from pliant.machine.descriptors import allow_many
 from pliant.machine.event_loop import aside, on_signals
+from pliant.machine.garbage import collect_when_calm
 from pliant.observe.reading import only
 from pliant.run.coordinator_places import always_at, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
@@ -111,9 +112,12 @@ async def _coordinate(
         ) as host:
             on_serving(host.url)
             serving = () if agent is None else (beside(host, agent),)
+            collecting = asyncio.create_task(collect_when_calm(lambda: host.driver.is_calm))
             try:
                 end = await host.until_the_end(*serving)
             finally:
+                collecting.cancel()
+                await asyncio.gather(collecting, return_exceptions=True)
                 if agent is not None:
                     await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)

@@ -1,0 +1,48 @@
+"""All objects are looked through while it is calm, and what is new of them otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from contextlib import suppress
+
+import pytest
+
+from pliant.machine import garbage
+from pliant.machine.garbage import collect_when_calm
+
+
+class Ring:
+    """Garbage that only a look through all objects finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_is_found_while_it_is_calm_and_later_nothing_is_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "LOOK_S", 0.001)
+    calm = False
+
+    async def scene() -> None:
+        nonlocal calm
+        ring = Ring()
+        gone = weakref.ref(ring)
+        del ring
+        collecting = asyncio.create_task(collect_when_calm(lambda: calm))
+        await asyncio.sleep(0.02)
+        assert gc.get_freeze_count() == 0
+
+        calm = True
+        while gc.get_freeze_count() == 0:
+            await asyncio.sleep(0.001)
+
+        assert gone() is None
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
+        assert gc.get_freeze_count() == 0
+
+    asyncio.run(asyncio.wait_for(scene(), 5))
