@@ -150,6 +150,24 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
+        sentence="Muon adds up over the parts of a sharded parameter, so its bits depend on how "
+        "many workers a replica has; use an optimizer that takes each value by itself, as AdamW "
+        "and SGD do, or leave its parameters out of fully_shard",
+        when="Muon, Adafactor and whatever else takes a norm, a mean or a product of matrices, "
+        "with sharded parameters",
+        instead="AdamW, SGD, ...; one that makes gradients whole by itself (`full_tensor()`); or "
+        "parameters that are whole",
+        proof="tests/engine/replica/test_fsdp.py::"
+        "test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told",
+    ),
+    Refusal(
+        sentence="parameter 'weight' is under fully_shard, which calls no hooks on its gradient "
+        "(register_hook); leave the hook out, or that part of the model out of fully_shard",
+        when="`register_hook` on a sharded parameter",
+        instead="a step pre-hook of the optimizer, which sees the whole step's gradient",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
         sentence="session.save of a model in stages is not possible: each worker has one of them; "
         "let each write its own in the tail, torch.save(model.state_dict(), f'stage-{number}.pt')",
         when="the weights of a model in stages are to be written",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from pliant.engine.local_tensors import (
     total_norm,
 )
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.replica.shard_sums import refuse_shard_sums
 from pliant.engine.replica.stages import Stages
 from pliant.engine.state.optimizer_state import OptimizerState, held
 
@@ -309,11 +311,13 @@ class Update:
     def _step_one(self, optimizer: torch.optim.Optimizer, *, is_first: bool) -> None:
         """Step an optimizer; tell why one that never can fails."""
         self._is_stepping = True
+        looks = refuse_shard_sums(optimizer) if self._looks_left else nullcontext()
         try:
-            if self.scaler is None:
-                optimizer.step()
-            else:
-                self.scaler.step(optimizer)
+            with looks:
+                if self.scaler is None:
+                    optimizer.step()
+                else:
+                    self.scaler.step(optimizer)
         except Exception as error:
             if not is_first or isinstance(error, UsageError):
                 raise

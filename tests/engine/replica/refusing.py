@@ -69,6 +69,13 @@ class Short(torch.optim.SGD):
         return super().step(closure)
 
 
+def hooked() -> None:
+    """Hook a gradient, of which FSDP does not know."""
+    model: Any = network()
+    model.weight.register_hook(lambda gradient: gradient * 2)
+    train(model)
+
+
 def copies() -> None:
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("copies", "shard"))
     model = nn.Linear(4, 3)
@@ -100,6 +107,7 @@ CASES: list[Callable[[], object]] = [
     copies,
     lambda: install(network(offload_policy=CPUOffloadPolicy(pin_memory=False))),
     groups,
+    hooked,
 ]
 
 

@@ -21,7 +21,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from pliant.core.errors import UsageError
 from pliant.engine.local_tensors import local_of, part_of, whole_of
+from pliant.engine.replica import device_mesh
 from pliant.engine.replica.fsdp import SlotGradients
+from pliant.engine.replica.shard_sums import refuse_shard_sums
 
 FACTORS = (0.5, 3.0)
 
@@ -69,6 +71,7 @@ def main() -> None:
     sys.stdout.write(f"equal {sorted(found)}\n")
     cast(mesh, slots[rank])
     skip(mesh, slots[rank], is_short=rank == 1)
+    add_up(mesh)
 
 
 def cast(mesh: Any, batch: torch.Tensor) -> None:
@@ -97,6 +100,39 @@ def skip(mesh: Any, batch: torch.Tensor, *, is_short: bool) -> None:
         model(batch).square().mean().backward()
     except UsageError as error:
         sys.stdout.write(f"{error}\n")
+
+
+class Normed(torch.optim.SGD):
+    """Looks at the norm of each gradient, of which torch gives a worker that of its part."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            self.norm = float(parameter.grad.norm())
+        return super().step(closure)
+
+
+class Gathered(torch.optim.SGD):
+    """Looks at the norm of each whole gradient, which has the bits of a model that is whole."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            self.norm = float(parameter.grad.full_tensor().norm())
+        return super().step(closure)
+
+
+def add_up(mesh: Any) -> None:
+    """Step optimizers, some of which need sums over the parts of a parameter."""
+    device_mesh._made = mesh
+    for kind in (Normed, torch.optim.Muon, Gathered, torch.optim.AdamW):
+        model = nn.Linear(4, 4, bias=False)
+        fully_shard(model, mesh=mesh)
+        optimizer = kind(model.parameters(), lr=0.1)
+        model(torch.ones(2, 4)).square().mean().backward()
+        try:
+            with refuse_shard_sums(optimizer):
+                optimizer.step()
+        except UsageError as error:
+            sys.stdout.write(f"{error}\n")
 
 
 if __name__ == "__main__":

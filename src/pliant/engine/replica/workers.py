@@ -119,6 +119,11 @@ def _check_shards(objects: UserObjects) -> None:
                 f"parameter {name!r} is sharded over a mesh that is not this replica's; give "
                 'fully_shard and parallelize_module a part of pliant.mesh: mesh=mesh["shard"]'
             )
+        if getattr(parameter, "_backward_hooks", None) and is_over_shards(parameter):
+            raise ConfigError(
+                f"parameter {name!r} is under fully_shard, which calls no hooks on its gradient "
+                "(register_hook); leave the hook out, or that part of the model out of fully_shard"
+            )
     if not sharded:
         return
     first = next(iter(sharded))
