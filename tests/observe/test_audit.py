@@ -237,6 +237,14 @@ def test_the_plan_of_a_refused_joiner_does_not_count() -> None:
     assert plan_of([spare("r1"), spare("r2", other), refused]) == (PLAN, "")
 
 
+def test_the_plan_of_a_dismissed_joiner_does_not_count_if_it_is_another() -> None:
+    other = AuditPlan(seed=2, num_samples=38, num_slots=4, global_batch=8, micro_batch=2)
+    dismissed = {"v": 1, "kind": "dismiss", "to": ["r2"]}
+
+    assert plan_of([spare("r1"), spare("r2", other), dismissed]) == (PLAN, "")
+    assert plan_of([spare("r2"), dismissed]) == (PLAN, "")
+
+
 def test_without_a_plan_nothing_is_proved() -> None:
     audit = audit_of({"r1": steps(0)}, None)
 

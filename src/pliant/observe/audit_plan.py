@@ -6,7 +6,7 @@ the positions of its epoch.  Knows nothing of ledgers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from pliant.core.step import order
@@ -74,25 +74,38 @@ class AuditPlan:
 def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
     """Return what the replicas of a run agreed on, and a sentence if they did not.
 
-    A replica that was refused never computed anything that counts: its identity is left out.
+    A replica that was refused never computed anything that counts: its identity is left out.  So is
+    that of one that was dismissed, where it is another than that of the rest.
     """
     refused: set[str] = set()
+    dismissed: set[str] = set()
     reported: dict[AuditPlan, dict[str, None]] = {}
     for record in records:
         if record.get("kind") == "refused" and record.get("joiner"):
             refused.add(str(record.get("replica")))
+        elif record.get("kind") == "dismiss":
+            dismissed |= set(map(str, record.get("to", ())))
         elif record.get("kind") == "spare":
             plan = _plan(record.get("identity"))
             if plan is not None:
                 reported.setdefault(plan, {})[str(record.get("replica"))] = None
-    plans: dict[AuditPlan, str] = {}
-    for plan, replicas in reported.items():
-        counting = [replica for replica in replicas if replica not in refused]
-        if counting:
-            plans[plan] = counting[0]
+    plans = _without(reported, refused)
+    if len(plans) > 1:
+        plans = _without(reported, refused | dismissed)
     if len(plans) > 1:
         return None, f"the replicas {' and '.join(plans.values())} had different plans"
     return next(iter(plans), None), ""
+
+
+def _without(
+    reported: Mapping[AuditPlan, Mapping[str, None]], left_out: Set[str]
+) -> dict[AuditPlan, str]:
+    """Return each plan that others than these have reported, and the first of them."""
+    counting = {
+        plan: [replica for replica in replicas if replica not in left_out]
+        for plan, replicas in reported.items()
+    }
+    return {plan: replicas[0] for plan, replicas in counting.items() if replicas}
 
 
 def first_step_of(records: Iterable[Record]) -> int:
