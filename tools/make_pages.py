@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli import captures
-from tests.features import catalogue, refusals
+from tests.features import catalogue, refusals, several_workers
 from tests.features.feature import Feature
 
 from pliant.core.job.transitions import REPLICAS, STAGES
@@ -37,8 +37,16 @@ the job alone. `tests/features/test_against_plain_loops.py` compares each with a
 PyTorch: gradients to 1e-6 of what was added up (16-bit and cancelling ones to what their format
 allows), and weights bit for bit after a step from the same gradient.
 
+All of it holds in replicas of [several workers](howto/shard-a-replica.md), of which the third
+column says where not: it is shown in replicas of two workers by the same tests, or by others that
+`tests/features/several_workers.py` names. Models that are trained by the first of the two above are
+also put under `fully_shard` there, which changes no bits; "not under `fully_shard`" says what ends
+with a sentence then, of pliant or of torch, and works as long as that part of the model is whole.
+
 What nobody can see from outside is in [assumptions](assumptions.md).
 """
+
+COLUMNS = ("what", "result", "several workers", "note")
 
 REFUSALS = """\
 # What is refused
@@ -87,12 +95,12 @@ def features_page() -> str:
     for group, features in catalogue.GROUPS.items():
         rows = [row_of(feature) for feature in features]
         rows += [
-            (row.feature[1], "refused", row.instead)
+            (row.feature[1], "refused", "", row.instead)
             for table in refusals.TABLES.values()
             for row in table
             if row.feature is not None and row.feature[0] == group
         ]
-        parts.append(f"## {group.capitalize()}\n\n{table_of(('what', 'result', 'note'), rows)}")
+        parts.append(f"## {group.capitalize()}\n\n{table_of(COLUMNS, rows)}")
     return "\n".join(parts)
 
 
@@ -154,12 +162,12 @@ def moves_of(machine: Machine[Any]) -> Iterator[tuple[str, str, str]]:
             yield str(state), ", ".join(causes), " or ".join(can)
 
 
-def row_of(feature: Feature) -> tuple[str, str, str]:
+def row_of(feature: Feature) -> tuple[str, ...]:
     """Return a feature's line, with the test that shows it if that is one of its own."""
     notes = [feature.note] if feature.note else []
     if feature.proof:
         notes.append(f"`{feature.proof.partition('::')[2]}`")
-    return feature.name, feature.result, "; ".join(notes)
+    return feature.name, feature.result, several_workers.mark_of(feature.name), "; ".join(notes)
 
 
 def quoted(sentence: str) -> str:

@@ -19,7 +19,15 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 import pliant
 
@@ -614,6 +622,85 @@ def drawn(*, randomness: bool = True) -> Case:
     )
 
 
+class Made(Dataset[Any]):
+    """As many samples as said, each made when it is asked for, or not."""
+
+    def __init__(self, size: int, *, broken_at: int = -1, own: bool = False) -> None:
+        self.size = size
+        self.broken_at = broken_at
+        self.generator = torch.Generator().manual_seed(1) if own else None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == self.broken_at:
+            raise IndexError(f"there is no sample {index}")
+        point = torch.linspace(0, 1, 4) * (index % 97)
+        if self.generator is not None:
+            point = point + torch.rand(4, generator=self.generator)
+        return point, torch.tensor(index % 3)
+
+
+def same_first(worker: int) -> None:
+    """Make ready a process of a loader: what it draws is seeded by samples, whatever this does."""
+    random.seed(worker)
+
+
+def loader_of(kind: str) -> Any:
+    """Return data as people give it: a dataset, or a loader with a sampler."""
+    points = Points(44)
+    samplers: dict[str, Callable[[], Any]] = {
+        "random": lambda: RandomSampler(points, generator=torch.Generator().manual_seed(5)),
+        "subset": lambda: SubsetRandomSampler(range(3, 30)),
+        "distributed": lambda: DistributedSampler(points, num_replicas=1, rank=0),
+        "distributed by rank": lambda: DistributedSampler(points),
+    }
+    if kind in samplers:
+        return DataLoader(points, batch_size=2, sampler=samplers[kind]())
+    if kind == "batches":
+        return DataLoader(
+            points,
+            batch_sampler=BatchSampler(RandomSampler(points), 2, drop_last=True),
+            num_workers=1,
+            worker_init_fn=same_first,
+            prefetch_factor=3,
+            timeout=30,
+            pin_memory=True,
+            persistent_workers=True,
+        )
+    sizes = {"five": Made(5), "vast": Made(10**9), "longer": Made(45), "own": Made(44, own=True)}
+    return sizes[kind] if kind in sizes else Made(44, broken_at=7)
+
+
+def fed(*, kind: str = "random", randomness: bool = True) -> Case:
+    """Points as ``kind`` says, evaluated by a loader."""
+    del randomness
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.1), nn.Linear(6, 3))
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels), None
+
+    def judge(session: pliant.Session, step: Any) -> None:
+        if step.index % 3 == 0:
+            value = session.evaluate(DataLoader(Points(9), batch_size=2), lambda b: compute(b)[0])
+            assert isinstance(value, float)
+            session.log(value=value)
+            with torch.no_grad():
+                model[2].get_parameter("bias").add_(value * 1e-3)  # so that it shows
+
+    return Case(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
+        dataset=loader_of(kind),
+        compute=compute,
+        global_batch_size=4,
+        micro_batch_size=2,
+        judge=judge,
+    )
+
+
 CASES: dict[str, Callable[..., Case]] = {
     "gpt": gpt,
     "cnn": cnn,
@@ -622,6 +709,7 @@ CASES: dict[str, Callable[..., Case]] = {
     "judged": judged,
     "compiled": compiled,
     "drawn": drawn,
+    "fed": fed,
 }
 
 OF_SEVERAL_WORKERS: dict[str, Callable[..., Case]] = {"staged": staged}

@@ -38,3 +38,8 @@ def _jobs() -> dict[str, list[Feature]]:
 
 JOBS = _jobs()
 """What one elastic job trains, by the job's name."""
+
+
+def named(name: str) -> Feature:
+    """Return the feature of this name."""
+    return next(one for features in GROUPS.values() for one in features if one.name == name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tests.engine import models
@@ -29,6 +29,16 @@ NUM_SAMPLES = 44
 GLOBAL_BATCH = 12
 MICRO_BATCH = 2
 """Six slots a step, so that three replicas own two each; four in the last step of an epoch."""
+
+
+@dataclass
+class Sharding:
+    """Whether features are built with their models under ``fully_shard``."""
+
+    mesh: Any = None
+
+
+sharding = Sharding()
 
 
 def nothing(step: int) -> None:
@@ -231,9 +241,26 @@ def train(
 # --- what several groups build with -------------------------------------------------
 
 
-def network() -> nn.Sequential:
+M = TypeVar("M", bound=nn.Module)
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     """Return the model that most features train."""
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    return shaped(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).to(dtype))
+
+
+def shaped(model: M) -> M:
+    """Return a model as it is before an optimizer gets its parameters: sharded, if that was said.
+
+    One without a forward of its own is sharded layer by layer.
+    """
+    if sharding.mesh is not None:
+        from torch.distributed.fsdp import fully_shard  # takes a second to import
+
+        has_forward = not isinstance(model, nn.ModuleList | nn.ModuleDict)
+        for module in [model] if has_forward else model.children():
+            fully_shard(module, mesh=sharding.mesh["shard"])
+    return model
 
 
 def adam(model: nn.Module) -> list[torch.optim.Optimizer]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tests.engine import models
-from tests.features.feature import NUM_SAMPLES, Batch, Block, Feature, adam, network
+from tests.features.feature import NUM_SAMPLES, Batch, Block, Feature, adam, network, shaped
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -89,7 +89,7 @@ def counted_schedule() -> Block:
 
 def taking_turns() -> Block:
     """Train a generator and its critic by turns, a step each: who waits is frozen in the tail."""
-    model = nn.ModuleDict({"generator": nn.Linear(4, 4), "critic": nn.Linear(4, 1)})
+    model = shaped(nn.ModuleDict({"generator": nn.Linear(4, 4), "critic": nn.Linear(4, 1)}))
     model["generator"].requires_grad_(requires_grad=False)
 
     def loss(batch: Batch) -> torch.Tensor:
@@ -114,7 +114,7 @@ def taking_turns() -> Block:
 
 def critic_in_the_tail() -> Block:
     """Train the generator by the session; its critic in the tail, the same on every replica."""
-    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    generator, critic = shaped(nn.Linear(4, 4)), nn.Linear(4, 1)
     (optimizer,) = adam(critic)
     points = models.Points(NUM_SAMPLES).points
 
@@ -158,7 +158,7 @@ def quantisation_aware() -> Block:
         if step == 12:
             model.apply(quantization.disable_observer)
 
-    return Block(model=model, optimizers=adam(model), tail=tail)
+    return Block(model=shaped(model), optimizers=adam(model), tail=tail)
 
 
 FEATURES = [

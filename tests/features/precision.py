@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from tests.features.feature import Batch, Block, Feature, adam, network
+from tests.features.feature import Batch, Block, Feature, adam, network, shaped
 from torch import nn
 from torch.nn import functional
 
@@ -58,7 +58,7 @@ def overflowing() -> Block:
 
 def of_dtype(dtype: torch.dtype) -> Callable[[], Block]:
     def build() -> Block:
-        model = network().to(dtype)
+        model = network(dtype)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-4)
 
         def loss(batch: Batch) -> torch.Tensor:
@@ -112,7 +112,7 @@ class Complex(nn.Module):
 
 def complex_numbers(dtype: torch.dtype) -> Callable[[], Block]:
     def build() -> Block:
-        model = Complex(dtype)
+        model = shaped(Complex(dtype))
         return Block(model=model, optimizers=adam(model))
 
     return build
@@ -120,7 +120,7 @@ def complex_numbers(dtype: torch.dtype) -> Callable[[], Block]:
 
 def mixed() -> Block:
     trunk, head = nn.Linear(4, 6).bfloat16(), nn.Linear(6, 3).double()
-    model = nn.ModuleList([trunk, nn.LayerNorm(6), head])
+    model = shaped(nn.ModuleList([trunk, nn.LayerNorm(6), head]))
 
     def loss(batch: Batch) -> torch.Tensor:
         points, labels = batch

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.features.feature import Batch, Block, Feature, adam, network
+from tests.features.feature import Batch, Block, Feature, adam, network, shaped
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
@@ -22,7 +22,7 @@ CANCELS = 1e-4
 
 def of(make: Callable[[], nn.Module]) -> Callable[[], Block]:
     def build() -> Block:
-        model = make()
+        model = shaped(make())
         return Block(model=model, optimizers=adam(model))
 
     return build
@@ -129,9 +129,8 @@ def thawing() -> Block:
 
 
 def sleeping_norm() -> Block:
-    model = nn.Sequential(
-        nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6, eps=0.1), nn.Tanh(), nn.Linear(6, 3)
-    )
+    layers = [nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6, eps=0.1), nn.Tanh(), nn.Linear(6, 3)]
+    model = shaped(nn.Sequential(*layers))
 
     def tail(step: int) -> None:
         if step == 4:
@@ -230,7 +229,7 @@ class Counts(nn.Module):
 
 
 def ruled_buffers() -> Block:
-    model = Counts()
+    model = shaped(Counts())
     rules = {"seen": "sum", "largest": "max"}
     return Block(model=model, optimizers=adam(model), buffers=rules)
 
@@ -395,7 +394,7 @@ class Remembering(nn.Linear):
 
 
 def extra_module_state() -> Block:
-    model = Remembering()
+    model = shaped(Remembering())
 
     def tail(step: int) -> None:
         model.scale *= 0.97

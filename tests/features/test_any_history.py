@@ -17,8 +17,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.features import catalogue, feature, train_loop
-from tests.processes.elastic import Outcome, drain, scale, wait_for_switch
+from tests.features import catalogue, feature, several_workers, train_loop
+from tests.processes.elastic import (
+    Outcome,
+    also_in_two_workers,
+    drain,
+    scale,
+    wait_for_switch,
+)
 from tests.processes.launching import RunningJob, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -31,25 +37,37 @@ HOLDS = (6, 8, 13, 16)
 FAULTS = "r1@bucket:11=SIGKILL"
 
 
+NAMES = sorted(catalogue.JOBS)
 JOBS = [
-    *((job, 1) for job in sorted(catalogue.JOBS)),
-    (catalogue.SESSION, 2),
+    *(pytest.param(job, 1, (), id=job) for job in NAMES),
     *(
-        pytest.param(job, 2, marks=pytest.mark.soak)
-        for job in sorted(catalogue.JOBS)
-        if job != catalogue.SESSION
+        pytest.param(
+            job,
+            2,
+            (),
+            id=f"{job}, two workers",
+            marks=() if job == catalogue.SESSION else pytest.mark.soak,
+        )
+        for job in NAMES
+    ),
+    *(
+        pytest.param(job, 2, ("--shard",), id=f"{job}, sharded", marks=pytest.mark.soak)
+        for job in NAMES
     ),
 ]
-"""Jobs, and in replicas of how many workers they are trained."""
+"""Jobs, in replicas of how many workers they are trained, and whether these shard the models."""
 
 
-@pytest.mark.parametrize(("job", "workers"), JOBS)
+@pytest.mark.parametrize(("job", "workers", "shard"), JOBS)
 def test_joins_kills_and_drains_leave_no_trace_in_any_feature(
-    tmp_path: Path, job: str, workers: int
+    tmp_path: Path, job: str, workers: int, shard: tuple[str, ...]
 ) -> None:
-    outcome = run(tmp_path, FEATURES, "--job", job, workers=workers)
+    outcome = run(tmp_path, FEATURES, "--job", job, *shard, workers=workers)
 
-    expected = feature.train(catalogue.JOBS[job], STEPS)
+    features = catalogue.JOBS[job]
+    if shard:
+        features = several_workers.alike_when_sharded(features)
+    expected = feature.train(features, STEPS)
     whole = expected.pop("")
     found = [line["features"] for line in outcome.digests]
     different = [name for name, digest in expected.items() if {f[name] for f in found} != {digest}]
@@ -58,16 +76,23 @@ def test_joins_kills_and_drains_leave_no_trace_in_any_feature(
     assert {line["replica"] for line in outcome.digests} == names("r3", "r4", workers=workers)
 
 
-def test_habits_around_the_loops_leave_no_trace(tmp_path: Path) -> None:
-    outcome = run(tmp_path, LOOP, "--job", "loops", workers=1)
+@also_in_two_workers
+def test_habits_around_the_loops_leave_no_trace(tmp_path: Path, workers: int) -> None:
+    outcome = run(tmp_path, LOOP, "--job", "loops", workers=workers)
 
     (tmp_path / "alone").mkdir()
     outcome.check(train_loop.train(tmp_path / "alone", STEPS))
     assert lines(tmp_path / "notes") == lines(tmp_path / "alone" / "notes")
     left = {line["replica"]: line["leaving"] for line in lines(tmp_path / "finally")}
-    assert left == {"r2": True, "r3": False, "r4": False}
-    assert lines(tmp_path / "caught") == [{"replica": "r2", "error": "SystemExit(0)"}]
-    assert "100%|####" in (outcome.job.out / "logs" / "r3.log").read_text()
+    gone = names("r2", workers=workers)
+    assert left == dict.fromkeys(names("r2", "r3", "r4", workers=workers), False) | dict.fromkeys(
+        gone, True
+    )
+    caught = lines(tmp_path / "caught")
+    assert {line["replica"] for line in caught} == gone
+    assert {line["error"] for line in caught} == {"SystemExit(0)"}
+    (log,) = (outcome.job.out / "logs").glob("r3.log" if workers == 1 else "r3.0.log")
+    assert "100%|####" in log.read_text()
     weights, expected = (
         torch.load(directory / "weights.pt") for directory in (tmp_path, tmp_path / "alone")
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.features import catalogue, data, feature
+from tests.features import catalogue, data, feature, several_workers
 from tests.processes.train_model import append, own_name
 
 import pliant
@@ -35,7 +35,7 @@ def main() -> None:
     options = parse()
     directory = options.directory
     sessions: list[Session] = []
-    share_micro_batches()
+    share_micro_batches(is_sharded=options.shard)
 
     def on_session(session: Session) -> None:
         sessions.append(session)
@@ -51,28 +51,33 @@ def main() -> None:
         append(directory / "tails", line)
         wait_while(directory / f"hold-{step.index}")
 
+    features = catalogue.JOBS.get(options.job) or [catalogue.named(options.job)]
+    if options.shard and options.job in catalogue.JOBS:
+        features = several_workers.alike_when_sharded(features)
     digests = feature.train(
-        catalogue.JOBS[options.job],
+        features,
         options.steps,
         on_session=on_session,
         on_tail=on_tail,
-        num_workers=num_workers(options.job),
+        num_workers=num_workers(features),
     )
     (session,) = sessions
     line = {"replica": own_name(), "committed": session.committed, "digest": digests.pop("")}
     append(directory / "digests", line | {"features": digests})
 
 
-def share_micro_batches() -> None:
+def share_micro_batches(*, is_sharded: bool) -> None:
     """Let the workers of a replica, if it has several, compute different ones."""
     if workers := int(os.environ.get("WORLD_SIZE", "0")):
-        pliant.mesh(shard=workers)
+        mesh = pliant.mesh(shard=workers)
+        if is_sharded:
+            feature.sharding.mesh = mesh
 
 
-def num_workers(job: str) -> int:
+def num_workers(features: list[feature.Feature]) -> int:
     """Return as many as the replica's name says: r1 has one, r4 none."""
     context = worker_context()
-    is_about_data = any(feature in data.FEATURES for feature in catalogue.JOBS[job])
+    is_about_data = any(one in data.FEATURES for one in features)
     if context is None or not is_about_data:
         return 0
     return int(context.replica.removeprefix("r")) % 4
@@ -86,7 +91,8 @@ def wait_while(path: Path) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--job", required=True)
+    parser.add_argument("--job", required=True, help="of the catalogue, or one feature's name")
+    parser.add_argument("--shard", action="store_true", help="the model, over the workers")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from tests.engine import models
 from tests.features.feature import GLOBAL_BATCH, MICRO_BATCH, NUM_SAMPLES, SEED
-from tests.features.train_features import parse, wait_while
-from tests.processes.train_model import append
+from tests.features.train_features import parse, share_micro_batches, wait_while
+from tests.processes.train_model import append, own_name
 from torch import nn
 
 import pliant
@@ -64,12 +64,12 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
                 model[0].requires_grad_(requires_grad=False)
                 optimizer.param_groups[0]["lr"] *= 0.5
         except BaseException as error:  # too wide, as in many scripts
-            append(directory / "caught", {"replica": session.replica, "error": repr(error)})
+            append(directory / "caught", {"replica": own_name(), "error": repr(error)})
         finally:
             is_done.set()
-            append(directory / "finally", {"replica": session.replica, "leaving": session.leaving})
+            append(directory / "finally", {"replica": own_name(), "leaving": session.leaving})
         digest = session.state_digest()
-        line = {"replica": session.replica, "committed": session.committed, "digest": digest}
+        line = {"replica": own_name(), "committed": session.committed, "digest": digest}
         if not session.leaving:
             append(directory / "digests", line)
         return digest
@@ -77,7 +77,7 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
 
 def tail(session: pliant.Session, step: Any, model: nn.Module, directory: Path, steps: int) -> None:
     line = {
-        "replica": session.replica,
+        "replica": own_name(),
         "step": step.index,
         "leader": session.leader,
         "loss": step.loss.hex(),
@@ -117,6 +117,7 @@ def compute_aside(is_done: threading.Event) -> None:
 
 def main() -> None:
     options = parse()
+    share_micro_batches(is_sharded=False)
     train(options.directory, options.steps, plan=options.faults)
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.engine import models
 from tests.processes.launching import RunningJob, running
 from tests.simulate.recorded import check_decisions
@@ -23,6 +24,11 @@ DEADLINE_S = 120.0
 """Longest wait for a job's end: a loaded machine takes half a minute to import torch."""
 
 Play = Callable[[RunningJob], None]
+
+also_in_two_workers = pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=pytest.mark.soak)]
+)
+"""A test that is done again with replicas of two workers, beside the default ones."""
 
 
 def reference(model: str, steps: int, *, options: dict[str, Any] | None = None, **more: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.live.prompt import run_typed
+from tests.processes.elastic import also_in_two_workers
 from tests.processes.launching import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -30,10 +31,11 @@ def alone(directory: Path, *words: object) -> tuple[int, str]:
     return line["committed"], line["digest"]
 
 
-def test_who_is_late_for_a_call_joins_in_the_next_one(tmp_path: Path) -> None:
+@also_in_two_workers
+def test_who_is_late_for_a_call_joins_in_the_next_one(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "digests"
     words = ("--digest-file", path, "--meeting", tmp_path, "--faults", "r2@tail:1=SIGKILL")
-    with running(tmp_path, SCRIPT, *words, replicas=2, warm=True) as job:
+    with running(tmp_path, SCRIPT, *words, replicas=2, workers=workers, warm=True) as job:
         job.wait_for(lambda: len(job.records("switch")) == 2, "r3 is to join")
         (tmp_path / "go").touch()
         assert job.process.wait(100) == 0

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.engine import models
 from tests.processes.elastic import (
+    also_in_two_workers,
     drain,
     kill,
     reference,
@@ -117,9 +118,10 @@ def test_who_has_done_the_last_step_waits_for_no_replacement(tmp_path: Path) -> 
     outcome.check(reference("moe", 10))
 
 
+@also_in_two_workers
 @pytest.mark.parametrize("stages", ["extra_state", "behind its back"])
 def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
-    tmp_path: Path, stages: str
+    tmp_path: Path, stages: str, workers: int
 ) -> None:
     outcome = run(
         tmp_path,
@@ -127,6 +129,7 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
         30,
         nothing,
         replicas=2,
+        workers=workers,
         pace=0.03,
         faults="r2@tail:9=SIGKILL",
         options={"stages": stages},
@@ -137,9 +140,9 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
         outcome.check(reference("moe", 30, options={"stages": stages}))
         assert texts == []
     else:
-        ((replica, text),) = texts
-        assert replica == "r3"
-        assert text.startswith("the dataset's 'stage' is 0 here and ")
+        assert {replica for replica, _ in texts} == {"r3"}
+        assert len(texts) == workers
+        assert all(text.startswith("the dataset's 'stage' is 0 here and ") for _, text in texts)
 
 
 @pytest.mark.parametrize(
@@ -307,19 +310,22 @@ def test_a_stop_ends_all_replicas_after_the_same_step(
     assert reference("moe", committed, checkpoint=again) == reference("moe", committed)
 
 
-def test_a_joiner_compiles_before_it_joins(tmp_path: Path) -> None:
+@also_in_two_workers
+def test_a_joiner_compiles_before_it_joins(tmp_path: Path, workers: int) -> None:
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2")
         kill(job, "r2")
         wait_for_members(job, "r1", "r3")
 
-    outcome = run_until_over(tmp_path, "compiled", play, replicas=2, pace=0.01)
+    outcome = run_until_over(tmp_path, "compiled", play, replicas=2, pace=0.01, workers=workers)
 
     assert {line["digest"] for line in outcome.digests} == {reference("compiled", outcome.steps)}
 
 
-def test_a_break_on_all_replicas_ends_the_job(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "moe", 12, nothing, replicas=2, arguments=("--break-at", "all", "5"))
+@also_in_two_workers
+def test_a_break_on_all_replicas_ends_the_job(tmp_path: Path, workers: int) -> None:
+    words = ("--break-at", "all", "5")
+    outcome = run(tmp_path, "moe", 12, nothing, replicas=2, workers=workers, arguments=words)
 
     case = models.build("moe")
     assert {line["digest"] for line in outcome.digests} == {models.train(case, 6)}
@@ -341,29 +347,38 @@ def test_a_break_on_one_replica_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_script_that_fails_on_one_replica_costs_the_others_nothing(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "moe", 14, nothing, replicas=2, arguments=("--fail-at", "r1", "5"))
+@also_in_two_workers
+def test_a_script_that_fails_on_one_replica_costs_the_others_nothing(
+    tmp_path: Path, workers: int
+) -> None:
+    words = ("--fail-at", "r1", "5")
+    outcome = run(tmp_path, "moe", 14, nothing, replicas=2, workers=workers, arguments=words)
 
     outcome.check(reference("moe", 14))
     assert outcome.kinds("traceback")[0]["text"].rstrip().endswith("the script failed")
 
 
+@also_in_two_workers
 @pytest.mark.parametrize(
     "fault", ["r2@evaluate:7=SIGKILL", "r1@evaluate:7=SIGKILL,r3@reform=SIGKILL"]
 )
-def test_a_kill_in_an_evaluation_costs_nothing(tmp_path: Path, fault: str) -> None:
-    outcome = run(tmp_path, "judged", 14, nothing, replicas=3, faults=fault)
+def test_a_kill_in_an_evaluation_costs_nothing(tmp_path: Path, fault: str, workers: int) -> None:
+    outcome = run(tmp_path, "judged", 14, nothing, replicas=3, workers=workers, faults=fault)
 
     outcome.check(reference("judged", 14))
 
 
-def test_an_announced_evaluation_may_take_longer_than_every_deadline(tmp_path: Path) -> None:
+@also_in_two_workers
+def test_an_announced_evaluation_may_take_longer_than_every_deadline(
+    tmp_path: Path, workers: int
+) -> None:
     outcome = run(
         tmp_path,
         "judged",
         8,
         nothing,
         replicas=2,
+        workers=workers,
         options={"slow_s": 0.8},
         settings={"hang_s": 1.0, "step_s": 1.0},
     )
@@ -372,13 +387,15 @@ def test_an_announced_evaluation_may_take_longer_than_every_deadline(tmp_path: P
     assert [r["exited_kind"] for r in outcome.kinds("exited")] == ["finished", "finished"]
 
 
-def test_what_a_script_does_on_one_replica_only_is_found_out(tmp_path: Path) -> None:
+@also_in_two_workers
+def test_what_a_script_does_on_one_replica_only_is_found_out(tmp_path: Path, workers: int) -> None:
     outcome = run(
         tmp_path,
         "moe",
         14,
         nothing,
         replicas=2,
+        workers=workers,
         expected_code=2,
         arguments=("--spoil", "r1"),
     )
@@ -386,10 +403,13 @@ def test_what_a_script_does_on_one_replica_only_is_found_out(tmp_path: Path) -> 
     assert "differs between replicas" in outcome.job.said() + str(outcome.kinds("usage"))
 
 
-def test_weights_saved_at_the_end_are_written_whoever_dies_there(tmp_path: Path) -> None:
+@also_in_two_workers
+def test_weights_saved_at_the_end_are_written_whoever_dies_there(
+    tmp_path: Path, workers: int
+) -> None:
     saved = tmp_path / "weights.pt"
     arguments = ("--save", saved, "--die-before-save", "r1")
-    outcome = run(tmp_path, "moe", 14, nothing, replicas=3, arguments=arguments)
+    outcome = run(tmp_path, "moe", 14, nothing, replicas=3, workers=workers, arguments=arguments)
 
     outcome.check(reference("moe", 14))
     case = models.build("moe")
@@ -398,8 +418,10 @@ def test_weights_saved_at_the_end_are_written_whoever_dies_there(tmp_path: Path)
     assert all(torch.equal(weights[name], t) for name, t in case.model.state_dict().items())
 
 
-def test_fast_reduction_gives_every_replica_the_same_weights(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "gpt", 8, nothing, replicas=3, arguments=("--reduction", "fast"))
+@also_in_two_workers
+def test_fast_reduction_gives_every_replica_the_same_weights(tmp_path: Path, workers: int) -> None:
+    words = ("--reduction", "fast")
+    outcome = run(tmp_path, "gpt", 8, nothing, replicas=3, workers=workers, arguments=words)
 
     assert len({line["digest"] for line in outcome.digests}) == 1
-    assert len(outcome.digests) == 3
+    assert len(outcome.digests) == 3 * workers

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.processes.elastic import reference, run
+from tests.processes.elastic import also_in_two_workers, reference, run
 from tests.processes.launching import RunningJob
 
 from pliant.observe.status import board_of
@@ -20,19 +21,17 @@ def nothing(job: RunningJob) -> None:
     """Let the faults of the plan happen."""
 
 
+@also_in_two_workers
 @pytest.mark.parametrize(
     ("policy", "point"), [("skip", "bucket"), ("skip", "vote"), ("warn", "vote")]
 )
 def test_a_nan_of_one_slot_has_the_same_bits_whoever_dies(
-    tmp_path: Path, policy: str, point: str
+    tmp_path: Path, policy: str, point: str, workers: int
 ) -> None:
-    options = {"on_nonfinite": policy}
-    fault = f"r2@{point}:6=SIGKILL"
-    outcome = run(
-        tmp_path, "cnn", STEPS, nothing, replicas=3, faults=fault, options=options, pace=0.02
-    )
+    more: Any = {"options": {"on_nonfinite": policy}, "faults": f"r2@{point}:6=SIGKILL"}
+    outcome = run(tmp_path, "cnn", STEPS, nothing, replicas=3, workers=workers, pace=0.02, **more)
 
-    outcome.check(reference("cnn", STEPS, options=options))
+    outcome.check(reference("cnn", STEPS, options=more["options"]))
     bad = board_of(outcome.job.records()).nonfinite
     assert bad is not None
     assert bad["what"] == "the loss is nan"

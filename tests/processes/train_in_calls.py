@@ -34,6 +34,8 @@ def main() -> None:
     context = worker_context()
     me = "alone" if context is None else context.replica
     meeting = options.meeting
+    if workers := int(os.environ.get("WORLD_SIZE", "0")):
+        pliant.mesh(shard=workers)
     pliant.seed(5)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

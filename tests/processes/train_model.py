@@ -36,9 +36,7 @@ def main() -> None:
     me = own_name()
     if options.mesh:
         pliant.mesh(**json.loads(options.mesh))
-    case = models.build(options.model, **json.loads(options.options))
-    if me == options.misfit:
-        case = models.build("gpt", width=48)
+    case = build(options, me)
     if options.seed_by_rank:
         reset(case.model)
     elastic.LEFT_EARLY_S = 1.0
@@ -98,6 +96,15 @@ def main() -> None:
     append(options.digest_file, line)
 
 
+def build(options: argparse.Namespace, me: str) -> models.Case:
+    """Build what this worker trains: as it was said, unless it is the one with something else."""
+    if me.split(".")[0] == options.misfit and options.misfit_kind:
+        return models.build("fed", kind=options.misfit_kind)
+    if me == options.misfit:
+        return models.build("gpt", width=48)
+    return models.build(options.model, **json.loads(options.options))
+
+
 def own_name() -> str:
     """Return the name of this worker: r1, or r1.1 of the second one of its replica."""
     context = worker_context()
@@ -124,7 +131,7 @@ def go_wrong(options: argparse.Namespace, me: str, case: models.Case, step: int)
     """Do in a tail what a script should not."""
     if options.fail_at and me == options.fail_at[0] and step == int(options.fail_at[1]):
         raise RuntimeError("the script failed")
-    if options.spoil == me and step == 5:
+    if options.spoil == me.split(".")[0] and step == 5:
         with torch.no_grad():
             next(case.model.parameters()).mul_(2)
 
@@ -147,6 +154,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mesh", help="JSON: sizes of a mesh over the workers of a replica")
     parser.add_argument("--until", type=Path, help="file that ends the run as soon as it exists")
     parser.add_argument("--misfit", help="the replica that has another model")
+    parser.add_argument("--misfit-kind", help="of data, and not another model")
     parser.add_argument("--seed-by-rank", action="store_true", help="weights by RANK")
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
     parser.add_argument(
