@@ -127,6 +127,7 @@ def test_tensor_parallelism_gives_the_same_for_every_number_of_replicas(
         ("gpt", {"options": {"mesh": {"shard": 2}}}),
         pytest.param("cnn", {"num_workers": 1}, marks=pytest.mark.soak),
         pytest.param("judged", {}, marks=pytest.mark.soak),
+        pytest.param("drawn", {}, marks=pytest.mark.soak),
     ],
 )
 def test_join_drain_and_the_death_of_either_worker_leave_no_trace(
