@@ -27,6 +27,7 @@ from tests.conformance.not_played import (
 )
 from tests.conformance.simulated import SimulatedReplicas
 
+from pliant.coordinator import nodes
 from pliant.core.job import controller
 from pliant.core.job.state import JobSettings
 from pliant.http.server import Server
@@ -80,6 +81,7 @@ def test_scenario_with_live_agents(
     text = path.read_text()
     made: list[LiveAgents] = []
     monkeypatch.setattr(controller, "next_deadline_s", lambda job: LiveCoordinators.due_s)
+    monkeypatch.setattr(nodes, "AGAIN_S", 0.0)  # of time that passes in a file by steps
 
     def make(settings: JobSettings) -> LiveAgents:
         live = LiveAgents(

@@ -218,6 +218,13 @@ WORKERS = [
         proof=f"{STAGES}::test_what_is_no_schedule_is_told",
     ),
     Refusal(
+        sentence="step.pipeline was given a tensor of the shape [2, 4], which the 4 chunks of the "
+        "schedule do not divide; choose a micro_batch_size that they do and drop_last=True",
+        when="a micro-batch that the chunks of the schedule do not divide",
+        instead="another `micro_batch_size` or number of chunks, and `drop_last=True`",
+        proof=f"{STAGES}::test_a_batch_that_the_chunks_do_not_divide_is_refused",
+    ),
+    Refusal(
         sentence="step.pipeline was given tensors of the shapes [3, 16], and of [8, 16] before; "
         "torch sends tensors of one shape from stage to stage, so say drop_last=True where the "
         "data does not divide",
