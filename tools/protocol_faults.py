@@ -155,7 +155,7 @@ PROTOCOL_FAULTS = [
         rule="R6",
         what="an attempt is made with one that was not heard since the last one failed",
         path="membership/changes.py",
-        old="        and not state.unsure\n",
+        old="        and not (state.unsure or state.suspects)\n",
         new="",
     ),
     Fault(

@@ -86,7 +86,7 @@ def _may_begin(state: Membership, moment: Moment) -> bool:
         and not state.finished
         and not state.unheard
         and not group.mute_holders(state)
-        and not state.unsure
+        and not (state.unsure or state.suspects)
         and state.reform_at_s == NEVER
         and moment.now_s >= state.retry_at_s
     )
