@@ -203,12 +203,13 @@ def _effect(event: Quiet, before: Job, after: Job, now_s: float, silence_s: floa
         return _Effect.LIFE
     if _rest_of_membership(old) != _rest_of_membership(new):
         return _Effect.OTHER
-    if _was_mute(event, old) != _was_mute(event, new):
+    if _trouble_of(event, old) != _trouble_of(event, new):
         return _Effect.OTHER
     is_same = before.costs is after.costs and _commits_of(old) == _commits_of(new)
     return _Effect.LIFE if is_same else _Effect.COMMIT
 
 
-def _was_mute(event: Event, state: Membership) -> bool | None:
+def _trouble_of(event: Event, state: Membership) -> tuple[bool, float] | None:
+    """Return whether the sender's agent speaks for it, and when it counts as hung."""
     pulse = state.pulses.get(event.replica) if isinstance(event, Progressed) else None
-    return None if pulse is None else pulse.is_mute
+    return None if pulse is None else (pulse.is_mute, pulse.hung_at_s)
