@@ -69,10 +69,10 @@ def test_a_file_is_locked_as_it_is_by_then(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         second = pool.submit(lock_file, path, within_s=30)
         replace_file(path, b"new")
-        third = lock_file(path, within_s=0)
-        assert third is not None
+        third = lock_file(path, within_s=0)  # unless the second came only now
         os.close(first)
-        os.close(third)
+        if third is not None:
+            os.close(third)
         fd = second.result(30)
 
     assert fd is not None

@@ -77,7 +77,7 @@ def test_no_secret_is_in_a_file_or_a_log_of_a_run(
     script.write_text(TALKATIVE)
     config = JobConfig(
         name="job",
-        argv=(str(script), "100", "0.02"),
+        argv=(str(script), "250", "0.02"),
         environ=environment(tmp_path),
         out=tmp_path / "out",
         settings=JobSettings(policy=Policy(min_replicas=1, max_replicas=2)),
