@@ -22,6 +22,7 @@ def slow_in_status(job: RunningJob) -> list[Any]:
         return list(client.get("/v1/status").raise_for_status().json()["slow"])
 
 
+@pytest.mark.soak  # how long until it counts as slow depends on what else the machine does
 def test_it_is_named_and_a_spare_takes_its_place(tmp_path: Path) -> None:
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2")
