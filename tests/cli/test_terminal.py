@@ -175,7 +175,7 @@ def test_what_a_job_or_a_pool_answers_is_printed_as_it_is(
     monkeypatch.setattr(pool_commands, "pool_caller", lambda _: Answering())
 
     assert code_of(["pool", "status"]) == 0
-    assert code_of(["pool", "stop"]) == 0
+    assert code_of(["pool", "uncordon", "0"]) == 0
     assert code_of(["top"]) == 0
     complain(text, 2)
 

@@ -12,11 +12,17 @@ import httpx
 import pytest
 from tests.pool.box import Box, box, until
 
+from pliant.machine import locks, run_files
 from pliant.machine.device_locks import take_device
+from pliant.machine.discovery import served
 from pliant.machine.peers import user_name
 from pliant.machine.processes import process_started
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+
+
+def has_open(pid: int, path: Path) -> bool:
+    return any(fd.resolve() == path.resolve() for fd in Path(f"/proc/{pid}/fd").iterdir())
 
 
 @pytest.fixture
@@ -450,10 +456,24 @@ def test_a_pool_that_is_stopped_leaves_nothing_but_its_files(here: Box) -> None:
     _, said = here.run("pool", "stop")
 
     assert said == "pool default stops\n"
+    assert served("pool", here.pools) == []
     assert pool.ended() == 0
     assert sorted(path.name for path in here.pools.iterdir()) == ["default"]
     left = sorted(path.name for path in (here.pools / "default").iterdir())
     assert left == ["devices", "events.jsonl", "running.lock", "state.json"]
+
+
+def test_a_pool_waits_for_one_of_its_name_that_is_about_to_end(here: Box) -> None:
+    directory = here.pools / "default"
+    directory.mkdir(parents=True, mode=0o700)
+    lock = directory / run_files.RUNNING_LOCK
+    with locks.locked(lock, within_s=0) as is_ours:
+        assert is_ours
+        pool = here.start("pool", "start", "--devices", "2")
+        until(lambda: has_open(pool.pid, lock) or pool.code is not None, "it is at the lock")
+        assert pool.code is None, pool.said()
+
+    until(lambda: served("pool", here.pools) != [], "the pool serves")
 
 
 def test_who_has_devices_keeps_them_when_the_pool_is_stopped(here: Box) -> None:

@@ -41,7 +41,7 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named
-from pliant.machine.pools import any_pool, served_pools
+from pliant.machine.pools import any_pool, served_pools, wait_for_end
 from pliant.run import background
 from pliant.spec.load import place_of
 from pliant.spec.model import NAME, NAME_RULE
@@ -282,8 +282,11 @@ def release(
 
 @app.command("stop")
 def stop(which: PoolName = None, as_json: Json = False) -> int:
-    """Stop a pool; who has devices keeps them."""
-    return _wish(which, "POST", "/v1/stop", as_json=as_json)
+    """Stop a pool; who has devices keeps them.  The next of its name may be started at once."""
+    pool = any_pool(which, state_directory())
+    values = Caller(pool).ask("POST", "/v1/stop")
+    wait_for_end(pool)
+    return _answer(values, as_json=as_json)
 
 
 def claim(
@@ -349,7 +352,10 @@ def claim(
 def _wish(
     which: str | None, method: str, path: str, body: dict[str, Any] | None = None, *, as_json: bool
 ) -> int:
-    values = pool_caller(which).ask(method, path, body)
+    return _answer(pool_caller(which).ask(method, path, body), as_json=as_json)
+
+
+def _answer(values: Mapping[str, Any], *, as_json: bool) -> int:
     return print_json(values) if as_json else say(str(values.get("reason") or "done"))
 
 

@@ -11,6 +11,8 @@ what a pool is doing; that is asked over its URL.
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 from pliant.core.pool_defaults import DEFAULT_POOL
@@ -22,6 +24,12 @@ START = "pliant pool start --devices N"
 DEVICES = "devices"
 """Directory of the locks of a pool's devices, inside its own."""
 
+ENDING_S = 5.0
+"""What a pool that was told to stop may take, in seconds."""
+
+POLL_S = 0.05
+"""How often one that ends is looked for, in seconds."""
+
 
 def running_pools(directory: Path) -> list[Served]:
     """Return every running pool, oldest first; remove the records of those that are gone."""
@@ -31,6 +39,15 @@ def running_pools(directory: Path) -> list[Served]:
 def served_pools(directory: Path) -> list[Served]:
     """Return every running pool of a directory, shared ones as far as this user may see them."""
     return running_pools(directory) or shared_pools(directory)
+
+
+def wait_for_end(pool: Served) -> None:
+    """Wait until a pool that was told to stop is served no longer, for ``ENDING_S`` at most."""
+    pause, until_s = threading.Event(), time.monotonic() + ENDING_S
+    while time.monotonic() < until_s and any(
+        (one.name, one.pid) == (pool.name, pool.pid) for one in served_pools(pool.out.parent)
+    ):
+        pause.wait(POLL_S)
 
 
 def any_pool(name: str | None, state: StateDirectory) -> Served:

@@ -42,7 +42,7 @@ from pliant.pool.driver import PoolDriver
 from pliant.pool.state import StateFile, at_rest
 from pliant.run.pool_beginning import begun, changes, check_promises
 from pliant.run.pool_config import Capacity, PoolConfig
-from pliant.run.run_directory import locked, make_private
+from pliant.run.run_directory import ENDING_S, locked, make_private
 
 Listener = Callable[[Record], None]
 
@@ -118,7 +118,8 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     with contextlib.ExitStack() as stack:
         if config.gid is None:
             sock = stack.enter_context(contextlib.closing(open_socket(config.address, config.port)))
-        stack.enter_context(locked(out, alone=True, taken=_runs_already(config.name)))
+        taken = _runs_already(config.name)
+        stack.enter_context(locked(out, alone=True, taken=taken, within_s=ENDING_S))
         if config.gid is not None:
             sock = stack.enter_context(contextlib.closing(listen(out, config.gid, waiting=WAITING)))
             stack.callback((out / SOCKET).unlink, missing_ok=True)

@@ -34,7 +34,7 @@ RUNS = Path("runs")
 """Where runs lie that were given no directory."""
 
 ENDING_S = 5.0
-"""What a run that was stopped or suspended just now may take to leave its directory, in seconds."""
+"""What a run or a pool that was stopped just now may take to leave its directory, in seconds."""
 
 TOKEN_S = 30.0
 """How long a host waits for the token that the one that coordinates makes, in seconds: a shared
