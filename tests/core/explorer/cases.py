@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from tests.core.explorer.coordinator import hear
 from tests.core.explorer.search import Report, explore, settle
 from tests.core.explorer.universe import Answer, Universe
-from tests.core.explorer.world import NO_FAULTS, Faults, Node, World
+from tests.core.explorer.world import NO_FAULTS, Faults, Node, Violation, World
 
 from pliant.core.events import Event, NodeJoined, PolicySet, Reclaimed
 from pliant.core.job import controller
+from pliant.core.job.recording import record
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.costs import Costs
@@ -86,8 +87,10 @@ def prepare(case: Case) -> tuple[Universe, World]:
         slow_s=SLOW_S,
     )
 
-    def decide(job: Job, event: Event, now_s: float) -> Answer:
-        job, ready = controller.step(job, event, now_s=now_s, settings=settings)
+    def decide(before: Job, event: Event, now_s: float) -> Answer:
+        job, ready = controller.step(before, event, now_s=now_s, settings=settings)
+        if ready.register is None and record(job) != record(before):
+            raise Violation(f"what has changed is not written after {type(event).__name__}")
         return _without_counters(job), ready.register, ready.commands, ready.again
 
     def next_deadline(job: Job, now_s: float) -> float:

@@ -20,7 +20,7 @@ _of_membership = attrgetter(
     "phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers"
 )
 _of_job = attrgetter(
-    *("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints"),
+    *("homes", "named", "wished", "policy", "pace", "has_checkpoints"),
     *("stop", "outcome", "last_step"),
 )
 
@@ -79,10 +79,15 @@ def record(job: Job) -> Register:
 
 
 def record_to_write(before: Job, after: Job) -> Register | None:
-    """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
+    """Return the record of ``after`` if it differs.
+
+    A sign of life and an answer cost no look at each member: a replica stays where it was started.
+    """
     old, new = before.membership, after.membership
-    if all(map(is_, _of_membership(old), _of_membership(new))) and all(
-        map(is_, _of_job(before), _of_job(after))
+    if (
+        all(map(is_, _of_membership(old), _of_membership(new)))
+        and all(map(is_, _of_job(before), _of_job(after)))
+        and before.replicas.keys() == after.replicas.keys()
     ):
         return None
     register = record(after)

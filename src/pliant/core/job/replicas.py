@@ -47,6 +47,8 @@ ON_THE_WAY = (ReplicaState.STARTING, ReplicaState.SPARE)
 
 def start(tx: Transaction, count: int) -> None:
     """Start so many, each where the job wants it, as far as devices are free."""
+    if count <= 0:
+        return
     free = _startable(tx)
     homes = [tx.job.replicas[name].node for name in live(tx.job)]
     for _ in range(count):

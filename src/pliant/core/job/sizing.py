@@ -208,6 +208,8 @@ def _notice_s(tx: Transaction, num_live: int) -> float:
 
 def _surplus(job: Job, count: int, placement: PlacementRule) -> list[ReplicaId]:
     """Choose whom the job can best do without: the least far on the way in, then by where it is."""
+    if count <= 0:
+        return []
     left = sorted(live(job), key=lambda name: (_progress(job, name), -age(name)))
     found: list[ReplicaId] = []
     while len(found) < count and left:
