@@ -17,7 +17,7 @@ help:
 	@echo "make soak    long randomised runs; SEED=n repeats one"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make chaos   a thousand faults on four hosts in one run, 90 minutes at most; needs root; FAULTS=n as many, SEED=n repeats one"
-	@echo "make fuzz    random models, data and events; CASES=n as many, SEED=n from this one on"
+	@echo "make fuzz    random models, data and events, and other examples for the property tests; CASES=n as many, SEED=n from this one on"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) tools/setup.py
@@ -42,16 +42,19 @@ test-with:
 	$(OTHER)/bin/python -m pytest -q $(DEFAULT)
 
 soak: $(READY)
-	$(PYTEST) -m soak -s --timeout=7200
+	$(PYTEST) -m soak -s --timeout=7200 --hypothesis-profile=drawn
 
 frameworks: $(READY)
 	$(PY) -m pip install -q -c constraints.txt -e ".[engine,demo,dev,frameworks]"
 	$(PYTEST) -m frameworks
 
+# Those whose examples are drawn anew, too: in "make test" they are the same for every commit.
+DRAWN := $(addprefix tests/,core wire observe checkpoint spec simulate engine/reduce engine/state coordinator)
 fuzz: CASES ?= 300
 fuzz: SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 fuzz: $(READY)
 	SEED=$(SEED) CASES=$(CASES) $(PYTEST) -m fuzz -p no:randomly -s tests/fuzz
+	$(PYTEST) -m "not soak" -n 2 --hypothesis-profile=drawn $(DRAWN)
 
 # Some more than a thousand are planned: one or another finds nobody to happen to.
 chaos: FAULTS ?= 1020

@@ -435,11 +435,12 @@ class PoolMachine(RuleBasedStateMachine):
                 one.is_suspended = False
                 assert action.to >= known.claim.min_replicas or action.to == known.share
             case Shrink():
+                kept = one.devices - one.must
                 one.to = action.to
                 one.must |= set(action.devices)
                 assert one.must <= one.devices
                 if 0 < action.to < known.claim.min_replicas:
-                    assert len(one.devices) < known.claim.min_replicas or known.share <= action.to
+                    assert len(kept) < known.claim.min_replicas or known.share <= action.to, kept
                 self.is_needed(action, before)
             case Suspend():
                 assert known.claim.can_suspend
