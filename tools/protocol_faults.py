@@ -187,6 +187,13 @@ PROTOCOL_FAULTS = [
         new="    is_back = False\n",
     ),
     Fault(
+        rule="5.6",
+        what="those that trained and fell silent together stand still once they are heard again",
+        path="membership/worker_events.py",
+        old="    met = state.phase in (Phase.STEADY, Phase",
+        new="    met = state.phase in (Phase",
+    ),
+    Fault(
         rule="R6",
         what="nothing is planned once all are heard again",
         path="job/handlers.py",

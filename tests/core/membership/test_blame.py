@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.commands import Dismiss
-from pliant.core.events import Prepared, Progressed, Refused, Spare, WorkerEvent
+from pliant.core.commands import Dismiss, Reform
+from pliant.core.events import (
+    Broken,
+    Prepared,
+    Progressed,
+    Refused,
+    Spare,
+    Switched,
+    WorkerEvent,
+)
 from pliant.core.membership import changes, silence, worker_events
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import Phase
@@ -102,3 +110,44 @@ def test_who_is_said_to_have_failed_has_not_spoken() -> None:
     before = state.pulses[C]
 
     assert hear(state, 9.0, told).pulses.get(C) in (None, before)
+
+
+def broken_in_training() -> Membership:
+    """A and B train; their links broke in an attempt with C, and then their own group did."""
+    state = hear(Membership(incarnation=Incarnation(1)), 0.0, spare(A), spare(B), spare(C))
+    state, _ = changes.plan(state, moment(0.0), join=(A, B), leave=())
+    state = hear(state, 0.0, *(Prepared(replica=r, generation=state.issued) for r in (A, B)))
+    formed = state.issued
+    state = hear(state, 0.0, *(Switched(replica=r, generation=formed, step=3) for r in (A, B)))
+    state, _ = changes.plan(state, moment(1.0), join=(C,), leave=())
+    state = hear(state, 2.0, refused(B, state, unreached=(A,)), alive(A), alive(C))
+    broken = Broken(replica=B, generation=formed, reason="", unreached=(A,))
+    return hear(state, 2.1, broken)
+
+
+def ticked(state: Membership, from_s: float, to_s: float) -> Membership:
+    while (due_s := max(silence.next_deadline_s(state), from_s)) <= to_s:
+        state, _ = silence.tick(state, moment(due_s))
+    return state
+
+
+def test_those_that_train_and_fell_silent_together_meet_again_once_one_is_heard() -> None:
+    silent = ticked(broken_in_training(), 2.1, 20.0)
+    assert (silent.phase, silent.unheard) == (Phase.STEADY, {A, B})
+
+    back, commands = worker_events.hear_worker(silent, alive(A), moment(20.0))
+
+    assert [type(command) for command in commands] == [Reform]
+    assert (back.phase, back.awaiting) == (Phase.REFORMING, {A, B})
+
+
+def test_those_that_train_and_were_silent_go_on_where_nothing_broke() -> None:
+    state = hear(Membership(incarnation=Incarnation(1)), 0.0, spare(A))
+    state, _ = changes.plan(state, moment(0.0), join=(A,), leave=())
+    state = hear(state, 0.0, Prepared(replica=A, generation=state.issued))
+    state = hear(state, 0.0, Switched(replica=A, generation=state.issued, step=3))
+    silent = ticked(state, 0.0, 20.0)
+
+    assert silent.unheard == {A}
+    back, commands = worker_events.hear_worker(silent, alive(A), moment(20.0))
+    assert (back.phase, commands) == (Phase.STEADY, ())

@@ -39,8 +39,8 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
 
 def _is_waited_for_to_reform(state: Membership) -> bool:
     """Whether a group broke while nobody was heard with whom it could be built again."""
-    entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
-    return entering and state.broken >= group.under_way(state).generation
+    met = state.phase in (Phase.STEADY, Phase.SWITCHING, Phase.REFORMING)
+    return met and state.broken >= group.under_way(state).generation
 
 
 def _heard(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outcome:
