@@ -58,6 +58,13 @@ _WORKERS = partial(
 )
 
 SHELL_FAULTS = [
+    _COORDINATOR(
+        rule="R2",
+        what="an order that its coordinator could not log stays out of the log",
+        path="driver.py",
+        old="        write_unlogged_order(self.log, recorded, self.board.timeline)\n",
+        new="",
+    ),
     _AGENT(
         rule="R6",
         what="of several replicas of a node the first alone hears an order",

@@ -63,6 +63,9 @@ from pliant.core.values import (
 from pliant.machine.clock import PAUSE_S, Clock
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.reading import read
+from pliant.simulate.replay import replayed
+from pliant.simulate.replay_log import entries
+from pliant.simulate.replay_telling import Account
 from pliant.wire.codec import COMMANDS, Envelope, decode
 from pliant.wire.messages import (
     AgentFailed,
@@ -234,6 +237,40 @@ def test_orders_are_sent_before_a_line_is_logged_of_them(tmp_path: Path) -> None
     assert of_prepare[-2] == sent.index(Prepare) + 1, "the event that it follows from"
     kinds = [kind for kind, _ in logged]
     assert kinds.index("prepare") > len(kinds) - 1 - kinds[::-1].index("spare"), "logged in order"
+
+
+def test_an_order_that_its_coordinator_could_not_log_is_logged_by_the_next(tmp_path: Path) -> None:
+    """It was killed between sending it and writing the lines of the event that it follows from."""
+
+    async def first(world: World) -> None:
+        await _prepared(world)
+        for name in ("r1", "r2"):
+            prepared = Prepared(replica=ReplicaId(name), generation=Generation(1))
+            world.driver.receive(prepared)
+        await world.until(lambda: "switch" in world.kinds())
+
+    async def follow(world: World) -> None:
+        await world.until(lambda: "core_began" in world.kinds())
+
+    play(tmp_path, first)
+    log = tmp_path / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    last = len(kinds) - 1 - kinds[::-1].index("prepared")
+    for torn in (b"", lines[last][:-9]):
+        log.write_bytes(b"".join(lines[:last]) + torn)
+        world = play(tmp_path, follow)
+
+        (told,) = [record for record in world.records if record["kind"] == "switch"]
+        assert told["by"] == "register"
+        assert world.driver.board.timeline.members == {1: ("r1", "r2")}
+        account = Account()
+        for step in replayed(entries(log)):
+            account.add(step)
+        assert account.inputs
+        assert account.difference is None
+
+    assert "switch" not in play(tmp_path, follow).kinds(), "it stands in the log now"
 
 
 def test_a_new_coordinator_opens_a_new_incarnation_before_it_says_anything(tmp_path: Path) -> None:

@@ -245,6 +245,24 @@ def test_the_plan_of_a_dismissed_joiner_does_not_count_if_it_is_another() -> Non
     assert plan_of([spare("r2"), dismissed]) == (PLAN, "")
 
 
+def test_what_was_not_logged_of_a_plan_is_said_again_to_another_coordinator() -> None:
+    again = {"v": 1, "kind": "registered", "replica": "r1", "spare": spare("r1")}
+
+    assert plan_of([again]) == (PLAN, "")
+    assert plan_of([{**again, "spare": None}]) == (None, "")
+
+
+def test_the_plan_of_one_that_has_ended_and_never_trained_does_not_count_if_it_is_another() -> None:
+    """Its coordinator was killed between dismissing it and the line that says so."""
+    other = AuditPlan(seed=2, num_samples=38, num_slots=4, global_batch=8, micro_batch=2)
+    exited = {"v": 1, "kind": "exited", "replica": "r2"}
+    trained = {"v": 1, "kind": "switched", "replica": "r2"}
+
+    assert plan_of([spare("r1"), spare("r2", other), exited]) == (PLAN, "")
+    assert plan_of([spare("r1"), spare("r2", other), trained, exited])[0] is None
+    assert plan_of([spare("r2"), exited]) == (PLAN, "")
+
+
 def test_without_a_plan_nothing_is_proved() -> None:
     audit = audit_of({"r1": steps(0)}, None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from pliant.observe.carried import Carried
 from pliant.observe.log import Record
 from pliant.observe.log_clock import LogClock
@@ -36,3 +38,20 @@ def test_the_newest_of_each_kind_stand_in_the_order_in_which_they_came() -> None
     assert [record["kind"] for record in told] == kinds
     assert board_of(told).apart == board_of(written()).apart != []
     assert [clock.add(record) for record in told] == [False] * 4
+
+
+def test_a_plan_that_was_said_again_to_another_coordinator_is_carried_once() -> None:
+    identity = [["seed", "1"]]
+    again = {
+        "kind": "registered",
+        "incarnation": 2,
+        "replica": "r1",
+        "spare": {"replica": "r1", "identity": identity},
+    }
+    carried = Carried()
+    for record in (again, {**again, "incarnation": 3}):
+        carried.add(record)
+
+    assert carried.records() == [again]
+    carried.add({"kind": "switched", "replica": "r1"})
+    assert carried.settled == {json.dumps(identity): "r1"}

@@ -98,6 +98,21 @@ def test_training_goes_on_while_no_coordinator_lives(tmp_path: Path) -> None:
     assert not job.records("reform")
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("order", ["Prepare", "Switch", "Release"])
+def test_a_coordinator_that_is_killed_before_it_logs_an_order_is_followed_by_one_that_tells(
+    tmp_path: Path, order: str
+) -> None:
+    """Orders are sent before a line is logged of them; the register has them."""
+    with training(tmp_path, steps=10, dies_once_at=tmp_path / "dead", dies_at=order) as job:
+        assert job.process.wait(DEADLINE_S) == -signal.SIGKILL
+        logged = [record["kind"] for record in job.records()]
+        assert order.lower() not in logged
+        job.coordinate()
+    found = [record for record in job.records("switch") if record.get("by") == "register"]
+    assert len(found) == (order == "Switch")
+
+
 @pytest.mark.parametrize("is_out_of_memory", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_coordinator_that_the_kernel_kills_is_followed_by_one_that_tells(
     tmp_path: Path, is_out_of_memory: bool

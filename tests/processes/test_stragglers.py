@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 SLOW = ("--slow", "r2", 0.3)
 """Far slower than a loaded machine makes the others, whose slots take some milliseconds."""
 
-ONE_SLOT_EACH = {"micro_batch_size": 8}
+ONE_SLOT_EACH: dict[str, Any] = {"micro_batch_size": 8}
 """Times of 8 steps are looked at together, so a step is to be short."""
 
 

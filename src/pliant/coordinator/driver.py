@@ -23,7 +23,7 @@ from pliant.coordinator.generation_secrets import GenerationSecrets
 from pliant.coordinator.held_core import Answered, HeldCore, left_to_tell, newest_reform
 from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.input_log import InputLog
-from pliant.coordinator.job_changes import write_changes, write_policy
+from pliant.coordinator.job_changes import write_changes, write_policy, write_unlogged_order
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
@@ -44,7 +44,7 @@ from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.hangs import held_up_by
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Demand
-from pliant.core.values import Generation, Incarnation, NodeId
+from pliant.core.values import Incarnation, NodeId
 from pliant.core.worker_names import worker_name
 from pliant.machine.clock import TICK_S, Clock
 from pliant.observe.history import History
@@ -258,9 +258,9 @@ class JobDriver:
         await self._command(ready)
         self._look_at_s = now_s + LOOK_S
         self.history = await self._snapshots.read()
-        for commit in self.board.timeline.commits:
-            self._notes.commits_once(commit.step, Generation(commit.generation))
+        self._notes.remember(self.board.timeline.commits)
         self.log.speak_for(self.incarnation)
+        write_unlogged_order(self.log, recorded, self.board.timeline)
         self._inputs.begin(now_s=now_s, register=recorded, is_asked=is_asked)
 
     def end(self, end: EndJob) -> None:

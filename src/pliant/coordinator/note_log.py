@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pliant.core.values import NO_GENERATION, Generation
 from pliant.machine.files import open_private
 from pliant.observe import parts
 from pliant.observe.log import EventLog, fields_of, plain
+from pliant.observe.timeline import Commit
 from pliant.wire import messages
 from pliant.wire.codec import Message
 
@@ -83,6 +85,11 @@ class NoteLog:
             **when,
             **found,
         )
+
+    def remember(self, commits: Iterable[Commit]) -> None:
+        """Know these commits, which another coordinator has logged."""
+        for commit in commits:
+            self.commits_once(commit.step, Generation(commit.generation))
 
     def commits_once(self, step: int, generation: Generation) -> bool:
         """Whether this commit was not known yet; from now on it is.

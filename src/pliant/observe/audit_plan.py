@@ -75,26 +75,43 @@ def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
     """Return what the replicas of a run agreed on, and a sentence if they did not.
 
     A replica that was refused never computed anything that counts: its identity is left out.  So is
-    that of one that was dismissed, where it is another than that of the rest.
+    that of one that was dismissed, or has ended and never trained, where it is another than that of
+    the rest.  What a replica reported it says again to another coordinator.
     """
     refused: set[str] = set()
     dismissed: set[str] = set()
+    ended: set[str] = set()
+    trained: set[str] = set()
     reported: dict[AuditPlan, dict[str, None]] = {}
     for record in records:
         if record.get("kind") == "refused" and record.get("joiner"):
             refused.add(str(record.get("replica")))
         elif record.get("kind") == "dismiss":
             dismissed |= set(map(str, record.get("to", ())))
-        elif record.get("kind") == "spare":
-            plan = _plan(record.get("identity"))
+        elif record.get("kind") == "exited":
+            ended.add(str(record.get("replica")))
+        elif record.get("kind") == "switched":
+            trained.add(str(record.get("replica")))
+        elif (identity := identity_in(record)) is not None:
+            plan = _plan(identity)
             if plan is not None:
                 reported.setdefault(plan, {})[str(record.get("replica"))] = None
     plans = _without(reported, refused)
     if len(plans) > 1:
         plans = _without(reported, refused | dismissed)
+    if len(plans) > 1:  # its coordinator may have been killed before it could log that
+        plans = _without(reported, refused | dismissed | (ended - trained)) or plans
     if len(plans) > 1:
         return None, f"the replicas {' and '.join(plans.values())} had different plans"
     return next(iter(plans), None), ""
+
+
+def identity_in(record: Record) -> object:
+    """Return what a replica says in this record of its plan; None: nothing."""
+    if record.get("kind") == "registered":
+        spare = record.get("spare")
+        return spare.get("identity") if isinstance(spare, dict) else None
+    return record.get("identity") if record.get("kind") == "spare" else None
 
 
 def _without(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from pliant.observe.audit_plan import identity_in
 from pliant.observe.log import Record
 
 NEWEST = frozenset(
@@ -56,10 +57,11 @@ class Carried:
                 self.newest[str(kind)] = record
             case "switch" if self.began is None and isinstance(record.get("order"), dict):
                 self.began = record
-            case "spare" if record.get("identity"):
-                plan = json.dumps(record["identity"], sort_keys=True)
-                if plan not in self.settled:
-                    self.plans.setdefault(plan, []).append(record)
+            case "spare" | "registered" if identity := identity_in(record):
+                plan = json.dumps(identity, sort_keys=True)
+                known = self.plans.get(plan, [])
+                if plan not in self.settled and not _of(str(record.get("replica")), known):
+                    self.plans[plan] = [*known, record]
             case "switched":
                 self._settle(str(record.get("replica")))
             case "refused" if record.get("joiner"):

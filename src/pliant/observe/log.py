@@ -26,6 +26,7 @@ and commands by their snake_case name, and these:
     decision      target_replicas, reason, would_change, looks_again_s, ...; the last is None if
                   time alone brings no other answer
     policy_changed  policy, min_replicas, max_replicas; also of a coordinator that takes over
+    switch, reform  with ``by: register``: its coordinator was killed before it could log the order
     commit        step, generation, loss, grad_norm, samples, step_s, by; nonfinite (what of its
                   result is nan or inf) and skipped (it changed nothing), if something is
     nodes_apart   pairs: [[two nodes that do not reach each other, how often in a row, again_s]],

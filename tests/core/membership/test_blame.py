@@ -133,12 +133,14 @@ def ticked(state: Membership, from_s: float, to_s: float) -> Membership:
 
 def test_those_that_train_and_fell_silent_together_meet_again_once_one_is_heard() -> None:
     silent = ticked(broken_in_training(), 2.1, 20.0)
-    assert (silent.phase, silent.unheard) == (Phase.STEADY, {A, B})
+    assert silent.phase is Phase.STEADY
+    assert silent.unheard == {A, B}
 
     back, commands = worker_events.hear_worker(silent, alive(A), moment(20.0))
 
     assert [type(command) for command in commands] == [Reform]
-    assert (back.phase, back.awaiting) == (Phase.REFORMING, {A, B})
+    assert back.phase is Phase.REFORMING
+    assert back.awaiting == {A, B}
 
 
 def test_those_that_train_and_were_silent_go_on_where_nothing_broke() -> None:
