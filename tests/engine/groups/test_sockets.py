@@ -40,6 +40,22 @@ from pliant.engine.groups.port import parse_endpoint
 pytestmark = pytest.mark.timeout(60)
 
 
+def test_members_of_one_host_send_to_each_other_without_pacing() -> None:
+    ends: list[socket.socket] = []
+
+    def cable(low: int, high: int) -> tuple[socket.socket, socket.socket]:
+        ends.extend(pair := tcp_pair(low, high))
+        return pair
+
+    with circle(2, cable=cable):
+        found = {
+            end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+            for end in ends
+        }
+
+    assert found == {b"reno"}
+
+
 def test_a_member_that_takes_nothing_for_long_is_not_taken_for_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
