@@ -176,6 +176,22 @@ SHELL_FAULTS = [
         old="            self.ask(GuardFiles(paths=(str(self._meeting_place),)))\n",
         new="",
     ),
+    _WORKERS(
+        what="where workers met stays if their agent and their fork server are killed",
+        room="agent",
+        path="launcher.py",
+        suite=("tests/agent/test_launcher.py",),
+        old="        remove_abandoned()\n",
+        new="",
+    ),
+    _WORKERS(
+        what="where workers meet is removed while their agent lives",
+        room="agent",
+        path="meeting_place.py",
+        suite=("tests/agent/test_meeting_place.py",),
+        old="    return owner is not None and owner.lives() is False\n",
+        new="    return owner is not None\n",
+    ),
     _COORDINATOR(
         rule="R14",
         path="driver.py",

@@ -1,4 +1,4 @@
-"""What an agent leaves behind that is killed while its fork server imports."""
+"""What an agent leaves behind that is killed while its fork server imports, or another was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pliant.agent import launcher
+from pliant.agent.meeting_place import OWNER
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -62,7 +62,13 @@ def meeting() -> Iterator[Path]:
 
 
 def test_nothing_is_left_of_what_was_still_queued(tmp_path: Path, meeting: Path) -> None:
-    """Twenty replicas of two workers: more requests than the socket holds."""
+    """Twenty replicas of two workers: more requests than the socket holds.
+
+    Nor of an agent whose fork server was killed with it.
+    """
+    left = meeting / "pliant-left"
+    left.mkdir()
+    (left / OWNER).write_text('{"pid": 1, "machine": "an earlier boot"}')
     words = ["sh", "-c", 'ulimit -n 4096 && exec "$@"', "sh", sys.executable, "-c", AGENT]
     agent = subprocess.run(
         words,
@@ -77,6 +83,7 @@ def test_nothing_is_left_of_what_was_still_queued(tmp_path: Path, meeting: Path)
     server, queued = map(int, agent.stdout.split())
     assert queued
     assert list(meeting.glob("pliant-*"))
+    assert not left.exists()
 
     os.kill(server, signal.SIGCONT)
 
@@ -85,14 +92,3 @@ def test_nothing_is_left_of_what_was_still_queued(tmp_path: Path, meeting: Path)
         time.sleep(0.05)
     assert not psutil.pid_exists(server), (tmp_path / "server.log").read_text()
     assert not list(meeting.glob("pliant-*"))
-
-
-def test_workers_meet_elsewhere_where_no_directory_takes_temporary_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr(tempfile, "gettempdir", full)
-
-    launcher._private_directory().rmdir()

@@ -91,6 +91,24 @@ def test_killing_the_process_of_coordinator_and_agent_leaves_nothing(tmp_path: P
         assert_nothing_is_left(job)
 
 
+def test_where_workers_met_that_were_killed_with_agent_and_fork_server_the_next_run_removes(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "first", FAKE_WORKERS, 10_000, 0.01, workers=2) as job:
+        job.wait_for_steps(1)
+        left = meeting_places(job)
+        for process in (job.fork_server(), job.process):
+            process.kill()
+        job.exit_code()
+    assert [path for path in left if not path.is_dir()] == []
+
+    with running(tmp_path / "second", FAKE_WORKERS, 3, 0.01, workers=2, replicas=1) as job:
+        assert job.exit_code() == 0, job.said()
+        assert_nothing_is_left(job)
+
+    assert {path for path in left if path.parent.exists()} == set()
+
+
 def test_a_follower_that_fails_while_starting_ends_the_job_after_its_restarts(
     tmp_path: Path,
 ) -> None:

@@ -12,12 +12,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from pliant.agent.meeting_place import make_meeting_place, remove_abandoned
 from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, GuardFiles, Report, Request
 
@@ -33,9 +33,6 @@ FIXED_ENVIRONMENT = {
 
 DEFAULT_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """Set unless the user did: replicas must agree on the order of sets of strings."""
-
-MOST_LETTERS = 40
-"""Of the place of a private directory: the name of a Unix socket has 107 in all."""
 
 END_S = 8.0
 """Longest wait for a fork server to reap its workers and exit, in seconds; then SIGKILL."""
@@ -115,6 +112,7 @@ class Launcher:
 
     def start(self, *, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
         """Start the process; returns at once.  Its own output goes to the file ``log``."""
+        remove_abandoned()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         make_private_directory(log.parent)
@@ -135,7 +133,7 @@ class Launcher:
             OSError: there is no place for it.
         """
         if self._meeting_place is None:
-            self._meeting_place = _private_directory()
+            self._meeting_place = make_meeting_place()
             self.ask(GuardFiles(paths=(str(self._meeting_place),)))
         return self._meeting_place
 
@@ -217,22 +215,3 @@ class Launcher:
 def _close_all(fds: Sequence[int]) -> None:
     for fd in fds:
         os.close(fd)
-
-
-def _private_directory() -> Path:
-    """Make a directory for sockets, which only this user can enter.
-
-    Raises:
-        OSError: there is no place for it.
-    """
-    usual = "/tmp"  # noqa: S108 - made by mkdtemp, 0700
-    with contextlib.suppress(OSError):  # all that it knows are full
-        usual = tempfile.gettempdir()
-    for place in (usual, "/tmp", "/dev/shm"):  # noqa: S108
-        if len(place) <= MOST_LETTERS:
-            with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix="pliant-", dir=place))
-    raise OSError(
-        f"its workers have no directory to meet in: {usual} cannot be written, or its path is "
-        f"longer than {MOST_LETTERS} letters; set TMPDIR"
-    )

@@ -1,0 +1,117 @@
+"""Where workers meet: what is made, and which of those that others have left is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.agent import meeting_place
+from pliant.agent.meeting_place import OWNER, make_meeting_place, remove_abandoned
+from pliant.machine.processes import ProcessMark
+
+OTHER_BOOT = "00000000-0000-0000-0000-000000000000 pid:[1]"
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the only place that there is, with a path that is short enough."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        monkeypatch.setattr(meeting_place, "_places", lambda: [directory])
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def dead() -> ProcessMark:
+    """Return a process that has ended."""
+    words = "import sys; sys.stdout.write(repr(process_mark.ProcessMark.own()))"
+    text = f"import pliant.machine.processes as process_mark; {words}"
+    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    found: ProcessMark = eval(said.stdout, {"ProcessMark": ProcessMark})
+    return found
+
+
+def leave(place: Path, owner: ProcessMark | None, **changed: Any) -> Path:
+    """Leave one as an agent would that is killed together with its fork server."""
+    path = Path(tempfile.mkdtemp(prefix="pliant-", dir=place))
+    (path / "r1").mkdir()
+    (path / "r1" / "held").touch()
+    if owner is not None:
+        (path / OWNER).write_text(json.dumps({**asdict(owner), **changed}))
+    return path
+
+
+def test_what_is_made_says_whose_it_is_and_stays_while_that_one_lives(place: Path) -> None:
+    made = make_meeting_place()
+
+    remove_abandoned()
+
+    assert made.parent == place
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert ProcessMark.of(json.loads((made / OWNER).read_text())) == ProcessMark.own()
+
+
+def test_that_of_an_agent_that_has_ended_is_removed(place: Path, dead: ProcessMark) -> None:
+    left = [leave(place, dead), leave(place, dead, machine=OTHER_BOOT)]
+
+    remove_abandoned()
+
+    assert [path for path in left if path.exists()] == []
+
+
+def test_what_may_be_anothers_stays(
+    place: Path, dead: ProcessMark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an owner, of another host, of a process that is there, by a link, cut off."""
+    kept = [
+        leave(place, None),
+        leave(place, dead, machine=OTHER_BOOT, host="another"),
+        leave(place, ProcessMark.own()),
+        leave(tmp_path, dead),
+        leave(place, dead),
+    ]
+    (place / "pliant-linked").symlink_to(kept[3])
+    (kept[4] / OWNER).write_text('{"pid": ')
+    (place / "pliant-file").touch()
+
+    remove_abandoned()
+
+    assert all((path / "r1" / "held").exists() for path in kept)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    others = leave(place, dead)
+    remove_abandoned()
+    assert others.exists()
+
+
+def test_one_is_made_elsewhere_where_no_directory_takes_temporary_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+
+    shutil.rmtree(make_meeting_place())
+
+
+def test_one_that_cannot_say_whose_it_is_is_not_left(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(meeting_place, "write_new", is_full)
+
+    with pytest.raises(OSError, match="no directory to meet in"):
+        make_meeting_place()
+
+    assert list(place.iterdir()) == []
