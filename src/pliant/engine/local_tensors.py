@@ -39,8 +39,13 @@ class TensorPart:
 
 def is_sharded(tensor: object) -> bool:
     """Whether it is a DTensor."""
+    return is_sharded_type(type(tensor))
+
+
+def is_sharded_type(kind: type) -> bool:
+    """Whether tensors of this type are DTensors."""
     module: Any = sys.modules.get(_MODULE)
-    return module is not None and isinstance(tensor, getattr(module, "DTensor", ()))
+    return module is not None and issubclass(kind, getattr(module, "DTensor", ()))
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -111,6 +111,40 @@ class Normed(torch.optim.SGD):
         return super().step(closure)
 
 
+class Scaled(torch.optim.SGD):
+    """Scales all gradients at once, by norms that nothing but lists of tensors ever sees."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        gradients = [parameter.grad for parameter in self.param_groups[0]["params"]]
+        torch._foreach_mul_(gradients, torch._foreach_norm(gradients))
+        return super().step(closure)
+
+
+class Reduced(torch.optim.SGD):
+    """Adds up the norms of the parts by itself."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.norm = torch.stack(
+            [p.grad.to_local().square().sum() for p in self.param_groups[0]["params"]]
+        ).sum()
+        dist.all_reduce(self.norm)
+        return super().step(closure)
+
+
+class Largest(torch.optim.SGD):
+    """Looks at the largest value of all parts, and adds up nothing."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        gradients = [parameter.grad for parameter in self.param_groups[0]["params"]]
+        self.largest = torch.stack([gradient.to_local().abs().max() for gradient in gradients])
+        dist.all_reduce(self.largest, op=dist.ReduceOp.MAX)
+        torch._foreach_add_(gradients, gradients, alpha=0.1)
+        return super().step(closure)
+
+
 class Gathered(torch.optim.SGD):
     """Looks at the norm of each whole gradient, which has the bits of a model that is whole."""
 
@@ -123,7 +157,7 @@ class Gathered(torch.optim.SGD):
 def add_up(mesh: Any) -> None:
     """Step optimizers, some of which need sums over the parts of a parameter."""
     device_mesh._made = mesh
-    for kind in (Normed, torch.optim.Muon, Gathered, torch.optim.AdamW):
+    for kind in (Normed, torch.optim.Muon, Scaled, Reduced, Largest, Gathered, torch.optim.AdamW):
         model = nn.Linear(4, 4, bias=False)
         fully_shard(model, mesh=mesh)
         optimizer = kind(model.parameters(), lr=0.1)

@@ -12,14 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pliant.core.errors import UsageError
-from pliant.engine.local_tensors import is_sharded
+from pliant.engine.local_tensors import is_sharded_type
 from pliant.engine.replica.device_mesh import is_over_shards, made_mesh, shard_group
 
 SUMS = ("sum", "avg")
-"""Reductions whose bits depend on who has added what; a maximum is the same for all."""
+"""Reductions whose bits depend on who has added what, as torch's functional collectives call them;
+a maximum is the same for all."""
+
+SUM_KINDS = ("SUM", "AVG", "PRODUCT", "PREMUL_SUM")
+"""The same in ``torch.distributed``'s own calls."""
 
 TAKEN = "aten._local_scalar_dense.default"
 """How torch takes a number out of a tensor: ``float(tensor)``."""
@@ -37,28 +43,40 @@ def refuse_shard_sums(optimizer: object) -> Iterator[None]:
     if group is None:
         yield
         return
-    with _SumFinder(type(optimizer).__name__, group.group_name):
+    with _SumFinder(type(optimizer).__name__, group):
         yield
 
 
 class _SumFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees what sharded tensors do on each worker; itself it lets them do it."""
 
-    def __init__(self, name: str, group_name: str) -> None:
+    def __init__(self, name: str, group: dist.ProcessGroup) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._name = name
-        self._group_name = group_name
+        self._group_name = group.group_name
+        self._members = set(dist.get_process_group_ranks(group))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        words = [one for one in args if isinstance(one, str)]
-        if any(map(is_sharded, args)):
+        if any(map(is_sharded_type, types)):  # alone, in lists or by name
             if str(func) == TAKEN and _is_partial(args[0]):
                 self._refuse()  # torch gives each worker the sum over its own part
             return NotImplemented
-        is_sum = func.namespace == "_c10d_functional" and any(word in SUMS for word in words)
-        if is_sum and self._group_name in words:
+        if func.namespace == "_c10d_functional":
+            words = [one for one in args if isinstance(one, str)]
+            if self._group_name in words and any(word in SUMS for word in words):
+                self._refuse()
+        elif func.namespace == "c10d" and self._adds_up(args):
             self._refuse()
         return func(*args, **(kwargs or {}))
+
+    def _adds_up(self, args: Any) -> bool:
+        """Whether a collective that the optimizer calls itself adds up what the workers have."""
+        boxed = [one for one in args if isinstance(one, torch.ScriptObject)]
+        kinds = [dist.ReduceOp.unbox(one).op.name for one in boxed if _is_boxed(one, "ReduceOp")]
+        groups = [dist.ProcessGroup.unbox(one) for one in boxed if _is_boxed(one, "ProcessGroup")]
+        return any(kind in SUM_KINDS for kind in kinds) and any(
+            len(self._members & set(dist.get_process_group_ranks(group))) > 1 for group in groups
+        )
 
     def _refuse(self) -> None:
         raise UsageError(
@@ -66,6 +84,11 @@ class _SumFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "how many workers a replica has; use an optimizer that takes each value by itself, as "
             "AdamW and SGD do, or leave its parameters out of fully_shard"
         )
+
+
+def _is_boxed(boxed: torch.ScriptObject, kind: str) -> bool:
+    """Whether an object is of this class of ``torch.distributed``."""
+    return str(boxed._type()).endswith(f".{kind}")  # noqa: SLF001  nothing else tells them apart
 
 
 def _is_partial(sharded: Any) -> bool:
