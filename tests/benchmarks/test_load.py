@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 from benchmarks.fleet import Agent, Fleet
+from tests.coordinator.drivers import driver_of
 
 from pliant.coordinator.app import create_app
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.register import RegisterFile
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.http.server import Server, open_socket
-from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.wire.messages import Work
 
@@ -48,14 +47,7 @@ def play(directory: Path, scene: Callable[[Fleet, JobDriver], Awaitable[None]]) 
 
     async def main() -> None:
         log = EventLog(directory / "events.jsonl", job="j")
-        driver = JobDriver(
-            settings=SETTINGS,
-            register=RegisterFile(directory / "register.json"),
-            log=log,
-            metrics_path=directory / "metrics.jsonl",
-            clock=Clock(),
-            boot=7,
-        )
+        driver = driver_of(log, SETTINGS)
         sock = open_socket("127.0.0.1", 0)
         work = Work(job="j", command=("train.py",), cwd="/", out="/")
         app = create_app(driver, work=work, token=TOKEN, events_path=log.path)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.coordinator.drivers import driver_of
 from tests.coordinator.traces import traces, traces_in_files
 from tests.http.routes import ask_anything
 from websockets.asyncio.client import ClientConnection, connect
@@ -25,8 +26,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from pliant.coordinator import nodes
 from pliant.coordinator.app import create_app
-from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.register import RegisterFile
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Prepare, Reform, StartReplica
 from pliant.core.errors import ConfigError
@@ -43,7 +42,6 @@ from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
 from pliant.http.server import Server, open_socket, url_of
-from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.observe.reading import read
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
@@ -66,14 +64,7 @@ class World:
     def __init__(self, directory: Path, *, is_pooled: bool) -> None:
         path = directory / "events.jsonl"
         self.log = EventLog(path, job="j")
-        self.driver = JobDriver(
-            settings=JobSettings(policy=Policy(max_replicas=2)),
-            register=RegisterFile(directory / "register.json"),
-            log=self.log,
-            metrics_path=directory / "metrics.jsonl",
-            clock=Clock(),
-            boot=7,
-        )
+        self.driver = driver_of(self.log, JobSettings(policy=Policy(max_replicas=2)))
         self.sock = open_socket("127.0.0.1", 0)
         self.url = url_of(self.sock)
         self.offers: list[Offer] = []

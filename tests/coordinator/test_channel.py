@@ -17,15 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from starlette.websockets import WebSocketState
+from tests.coordinator.drivers import driver_of
 from tests.wire.messages import messages
 
 from pliant.cli.terminal import PlainConsole
 from pliant.cli.view import PlainView
 from pliant.coordinator.channel import _MAY_SAY, serve_agent
-from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import registry_of
 from pliant.coordinator.nodes import LOOK_S, JobNodes
-from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, StartReplica
 from pliant.core.events import (
     Event,
@@ -44,7 +43,6 @@ from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
-from pliant.machine.clock import Clock
 from pliant.observe.history import read_history
 from pliant.observe.log import EventLog, Listener, Record
 from pliant.wire.codec import EVENTS, Envelope, Message, decode, encode
@@ -214,14 +212,7 @@ def test_whatever_an_agent_says_can_be_logged_and_shown(
 ) -> None:
     directory = tmp_path_factory.mktemp("run")
     log = EventLog(directory / "events.jsonl", job="j")
-    driver = JobDriver(
-        settings=SETTINGS,
-        register=RegisterFile(directory / "register.json"),
-        log=log,
-        metrics_path=directory / "metrics.jsonl",
-        clock=Clock(),
-        boot=7,
-    )
+    driver = driver_of(log, SETTINGS)
     view = PlainView(PlainConsole(file=io.StringIO()), show=None)
     log.subscribe(view.record)
 
@@ -264,14 +255,7 @@ class ScriptedSocket:
 
 def test_an_agent_does_not_come_under_a_name_that_its_certificate_has_not(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", job="j")
-    driver = JobDriver(
-        settings=SETTINGS,
-        register=RegisterFile(tmp_path / "register.json"),
-        log=log,
-        metrics_path=tmp_path / "metrics.jsonl",
-        clock=Clock(),
-        boot=7,
-    )
+    driver = driver_of(log, SETTINGS)
     socket = ScriptedSocket(NodeJoined(node=HERE, devices=1))
 
     async def serve() -> None:

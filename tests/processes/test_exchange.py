@@ -73,6 +73,25 @@ def lend(reduction: Reduction, sums: Sequence[list[torch.Tensor]]) -> list[list[
     return partials
 
 
+def is_exact(
+    reduction: Reduction, nodes: Sequence[batching.Node], num_slots: int, step: int
+) -> bool:
+    """Whether a step gives the bits of one process, and leaves the sums of ``nodes`` alone."""
+    layout = reduction.layout
+    partials = lend(reduction, [node_sum(layout, node, step) for node in nodes])
+    before = [[flat.clone() for flat in flats] for flats in partials]
+    for index, flats in enumerate(partials):
+        reduction.launch(index, flats)
+    reduced = reduction.finish()
+    alone = node_sum(layout, batching.root(num_slots), step)
+    equal = all(map(same_bits, reduced, alone))
+    return equal and all(
+        same_bits(a, b)
+        for was, now in zip(before, partials, strict=True)
+        for a, b in zip(was, now, strict=True)
+    )
+
+
 def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, str, bool]]:
     """For every K: two steps through windows, then through sockets, each over a new group.
 
@@ -91,19 +110,8 @@ def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, str, bool]]
             reduction = Reduction(group, layout, plan, previous=previous)
             previous = reduction
             for step in range(2):
-                partials = lend(reduction, [node_sum(layout, node, step) for node in nodes])
-                before = [[flat.clone() for flat in flats] for flats in partials]
-                for index, flats in enumerate(partials):
-                    reduction.launch(index, flats)
-                reduced = reduction.finish()
-                alone = node_sum(layout, batching.root(num_slots), step)
-                equal = all(map(same_bits, reduced, alone))
-                untouched = all(
-                    same_bits(a, b)
-                    for was, now in zip(before, partials, strict=True)
-                    for a, b in zip(was, now, strict=True)
-                )
-                outcome.append((num_slots, used(group), equal and untouched))
+                is_right = is_exact(reduction, nodes, num_slots, step)
+                outcome.append((num_slots, used(group), is_right))
             group.all_gather(torch.ones(1))  # as a commit: nobody reads any more
             group.retire()
     return outcome

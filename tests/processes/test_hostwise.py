@@ -15,7 +15,7 @@ from tests.live.namespaces import NetworkHost
 from tests.live.stage import DEADLINE_S
 from tests.processes.crew import Member, crew
 from tests.processes.hosts import SCRIPT, alone, digests, hosts, pliant, records, share, until
-from tests.processes.test_exchange import a_layout, lend, node_sum, same_bits, slot_gradients
+from tests.processes.test_exchange import a_layout, is_exact, slot_gradients
 
 from pliant.core.step import batching
 from pliant.core.values import host_of
@@ -50,19 +50,7 @@ def reduce_all(member: Member, counts: list[int]) -> list[bool]:
         reduction = Reduction(group, layout, plan, previous=previous)
         assert isinstance(reduction._shared, Hostwise)
         previous = reduction
-        for step in range(2):
-            partials = lend(reduction, [node_sum(layout, node, step) for node in nodes])
-            before = [[flat.clone() for flat in flats] for flats in partials]
-            for index, flats in enumerate(partials):
-                reduction.launch(index, flats)
-            reduced = reduction.finish()
-            alone = node_sum(layout, batching.root(num_slots), step)
-            untouched = all(
-                same_bits(a, b)
-                for was, now in zip(before, partials, strict=True)
-                for a, b in zip(was, now, strict=True)
-            )
-            outcome.append(all(map(same_bits, reduced, alone)) and untouched)
+        outcome += [is_exact(reduction, nodes, num_slots, step) for step in range(2)]
         group.all_gather(torch.ones(1))  # as a commit: nobody reads any more
         group.retire()
     return outcome

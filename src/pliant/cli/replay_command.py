@@ -19,10 +19,11 @@ from pliant.cli.arguments import changes_of
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
 from pliant.cli.replay_pool import ask_pool, pool_scenario, show_pool
+from pliant.cli.replay_printing import print_account
 from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.exits import EXIT_OK
 from pliant.simulate.pool_replay import PoolStep, is_pool_log
 from pliant.simulate.replay import Break, Step, Turn, replayed
 from pliant.simulate.replay_log import entries, log_at
@@ -113,11 +114,7 @@ def replay(
         else:
             for line in lines_of(step, window.start_at):
                 say(line)
-    if as_json:
-        print_json({"log": str(log), "turns": shown, **account.as_json()})
-    else:
-        say(account.sentence)
-    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
+    return print_account(log, shown, account, as_json=as_json)
 
 
 def _require_sense(

@@ -13,9 +13,10 @@ from typing import Any
 
 from pliant.cli.arguments import changes_of
 from pliant.cli.printing import print_json, say
+from pliant.cli.replay_printing import print_account
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.exits import EXIT_OK
 from pliant.simulate.pool_replay import PoolStep, PoolTurn, pool_replayed, record_of_action
 from pliant.simulate.pool_scenario import scenario_of_pool
 from pliant.simulate.pool_telling import (
@@ -43,11 +44,7 @@ def show_pool(log: Path, shows: Callable[[PoolStep], bool], *, as_json: bool) ->
             continue
         for line in lines_of_pool(step, start_at):
             say(line)
-    if as_json:
-        print_json({"log": str(log), "turns": shown, **account.as_json()})
-    else:
-        say(account.sentence)
-    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
+    return print_account(log, shown, account, as_json=as_json)
 
 
 def ask_pool(log: Path, fields: list[str], *, goes_on: bool, as_json: bool) -> int:

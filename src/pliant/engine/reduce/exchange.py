@@ -41,7 +41,7 @@ from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.hostwise import Hostwise
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
 from pliant.engine.reduce.scratch import Scratch
-from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, fit
+from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, ThroughWindows, fit
 
 
 class Reduction:
@@ -74,7 +74,7 @@ class Reduction:
         self._plan = plan if exact else plan.one_each(() if windows is None else windows.hosts)
         self._exact = exact
         self._blockwise = BlockwiseFold(self._plan)
-        self._shared: Shared | Hostwise | None = None
+        self._shared: ThroughWindows | None = None
         if windows is not None and fit(windows, layout, self._plan):
             if len(windows.hosts) == 1:
                 self._shared = Shared(windows, layout, self._plan, group.rank)

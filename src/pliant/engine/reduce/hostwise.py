@@ -37,23 +37,16 @@ from pliant.engine.reduce.plan import (
     shard_cuts,
 )
 from pliant.engine.reduce.scratch import Scratch
-from pliant.engine.reduce.shared_memory import (
-    Regions,
-    put_in_place,
-    through_windows,
-    window_size,
-)
+from pliant.engine.reduce.shared_memory import Partials, ThroughWindows, put_in_place
 from pliant.engine.reduce.windows import Windows
 
 
-class Hostwise:
-    """The windows of one group on several hosts, divided up for one layout and plan."""
+class Hostwise(ThroughWindows):
+    """The members are of several hosts."""
 
     def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
-        """Divide, and take the own into use; all members of the group must do the same."""
-        windows.enter()
-        self._windows = windows
-        self._rank = rank
+        """As the windows are divided; all members of the group must do the same."""
+        super().__init__(windows, layout, plan, rank)
         self._hosts = windows.hosts
         (self._home,) = (index for index, host in enumerate(self._hosts) if rank in host)
         self._mine = self._hosts[self._home]
@@ -68,28 +61,10 @@ class Hostwise:
         self._outer = BlockwiseFold(levels.outer)
         self._num_sums = levels.outer.partials
         self._scratch = Scratch()
-        self._buckets = {bucket.index: bucket for bucket in through_windows(layout)}
-        self._regions = [Regions.of(layout, plan, r) for r in range(len(plan.partials))]
-        is_lent = window_size(layout, plan, rank).nbytes <= windows.memories[rank].numel()
-        self.lent: tuple[tuple[torch.Tensor, ...], ...] = tuple(
-            self._partials(bucket, rank) if is_lent and self.serves(bucket.index) else ()
-            for bucket in layout.buckets
-        )
-        """As of ``Shared``."""
 
-    def serves(self, bucket_index: int) -> bool:
-        """Whether this bucket is reduced here."""
-        return bucket_index in self._buckets
-
-    def reduce(
-        self,
-        comm: Communicator,
-        bucket_index: int,
-        partials: Sequence[torch.Tensor],
-        reduced: torch.Tensor,
+    def _reduce(
+        self, comm: Communicator, bucket: Bucket, partials: Partials, root: torch.Tensor
     ) -> None:
-        """Reduce one bucket into ``reduced``, as part of a job of the communication thread."""
-        bucket, root = self._buckets[bucket_index], as_real(reduced)
         cuts = shard_cuts(root.numel(), comm.size)
         found = self._gathered(comm, bucket, partials)
         shard, sent = root[cuts[comm.rank]], self._fold(comm, found, cuts, root)
@@ -102,7 +77,6 @@ class Hostwise:
         comm.wait(*sent, result)
         if len(self._mine) > 1:
             self._spread(comm, bucket, cuts, root)
-        self._windows.check()
 
     def _gathered(
         self, comm: Communicator, bucket: Bucket, partials: Sequence[torch.Tensor]
@@ -184,9 +158,6 @@ class Hostwise:
     def _kept(self, bucket: Bucket, rank: int, like: torch.Tensor) -> torch.Tensor:
         start, memory = self._regions[rank].carried[bucket.index], self._windows.memories[rank]
         return memory[start : start + like.nbytes].view(like.dtype)
-
-    def _partials(self, bucket: Bucket, rank: int) -> tuple[torch.Tensor, ...]:
-        return self._regions[rank].partials_in(self._windows.memories[rank], bucket)
 
 
 def carriers(hosts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

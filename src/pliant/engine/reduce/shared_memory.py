@@ -25,6 +25,7 @@ Memory of a member, in gradients: its partials, which replace those outside of a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +35,9 @@ from pliant.engine.groups.communicator import Communicator
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 from pliant.engine.reduce.windows import Windows, WindowSize
+
+Partials = Sequence[torch.Tensor]
+"""What one member has added up of a bucket."""
 
 SMALL_BYTES = 32 * 1024
 """Up to here one exchange of everything through sockets is faster than two meetings."""
@@ -124,26 +128,28 @@ def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
     )
 
 
-class Shared:
-    """The windows of one group, all of one host, divided up for one layout and plan."""
+class ThroughWindows(ABC):
+    """The windows of one group, divided up for one layout and plan."""
 
     def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
-        """Divide, and take the own into use; all whose windows ``fit`` must do the same."""
+        """Divide, and take the own into use; all members of the group must do the same."""
         windows.enter()
         self._windows = windows
-        self._plan = plan
-        self._rank = rank
         self._buckets = {bucket.index: bucket for bucket in through_windows(layout)}
         self._regions = [Regions.of(layout, plan, r) for r in range(len(plan.partials))]
-        self._blockwise = BlockwiseFold(plan)
+        is_lent = window_size(layout, plan, rank).nbytes <= windows.memories[rank].numel()
         self.lent: tuple[tuple[torch.Tensor, ...], ...] = tuple(
-            self._partials(bucket.index, rank) if bucket.index in self._buckets else ()
+            self._partials(bucket, rank) if is_lent and self.serves(bucket.index) else ()
             for bucket in layout.buckets
         )
         """Where this member's partials of each bucket belong; none for buckets not reduced here.
 
         Partials that lie elsewhere are copied.
         """
+
+    def serves(self, bucket_index: int) -> bool:
+        """Whether this bucket is reduced here."""
+        return bucket_index in self._buckets
 
     def reduce(
         self,
@@ -153,20 +159,43 @@ class Shared:
         reduced: torch.Tensor,
     ) -> None:
         """Reduce one bucket into ``reduced``, as part of a job of the communication thread."""
-        put_in_place(self._windows, self.lent[bucket_index], partials)
+        self._reduce(comm, self._buckets[bucket_index], partials, as_real(reduced))
+        self._windows.check()
+
+    @abstractmethod
+    def _reduce(
+        self, comm: Communicator, bucket: Bucket, partials: Partials, root: torch.Tensor
+    ) -> None:
+        """Reduce one bucket into ``root``; the marks of the windows are looked at afterwards."""
+
+    def _partials(self, bucket: Bucket, rank: int) -> tuple[torch.Tensor, ...]:
+        return self._regions[rank].partials_in(self._windows.memories[rank], bucket)
+
+
+class Shared(ThroughWindows):
+    """All members are of one host, and all windows ``fit``."""
+
+    def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
+        """As the windows are divided; all members of the group must do the same."""
+        super().__init__(windows, layout, plan, rank)
+        self._plan = plan
+        self._blockwise = BlockwiseFold(plan)
+
+    def _reduce(
+        self, comm: Communicator, bucket: Bucket, partials: Partials, root: torch.Tensor
+    ) -> None:
+        put_in_place(self._windows, self.lent[bucket.index], partials)
         comm.meet()
         pieces = [
             as_real(partial)
             for rank in range(comm.size)
-            for partial in self._partials(bucket_index, rank)
+            for partial in self._partials(bucket, rank)
         ]
-        root = as_real(reduced)
         if _is_direct(self._plan):
             self._blockwise.fold(pieces, root)
             comm.meet()
         else:
-            self._by_shards(comm, bucket_index, pieces, root)
-        self._windows.check()
+            self._by_shards(comm, bucket.index, pieces, root)
 
     def _by_shards(
         self,
@@ -185,14 +214,6 @@ class Shared:
         for rank, target in enumerate(targets):
             if rank != comm.rank:
                 target.copy_(self._shard(bucket_index, rank, target))
-
-    def serves(self, bucket_index: int) -> bool:
-        """Whether this bucket is reduced here."""
-        return bucket_index in self._buckets
-
-    def _partials(self, bucket_index: int, rank: int) -> tuple[torch.Tensor, ...]:
-        memory = self._windows.memories[rank]
-        return self._regions[rank].partials_in(memory, self._buckets[bucket_index])
 
     def _shard(self, bucket_index: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         start = self._regions[rank].shards[bucket_index]

@@ -1,0 +1,21 @@
+"""Coordinators' drivers on real files, for tests that need no more of one."""
+
+from __future__ import annotations
+
+from pliant.coordinator.driver import JobDriver
+from pliant.coordinator.register import RegisterFile
+from pliant.core.job.state import JobSettings
+from pliant.machine.clock import Clock
+from pliant.observe.log import EventLog
+
+
+def driver_of(log: EventLog, settings: JobSettings) -> JobDriver:
+    """Return a driver whose files lie beside its log."""
+    return JobDriver(
+        settings=settings,
+        register=RegisterFile(log.path.with_name("register.json")),
+        log=log,
+        metrics_path=log.path.with_name("metrics.jsonl"),
+        clock=Clock(),
+        boot=7,
+    )
