@@ -6,7 +6,8 @@ of its kind:
     times, dates, durations     15:36:50   2026-11-21   1:28 min   0.861 s
     speeds and losses           13.3 samples/s   samples/s 13.3   loss 3.965
     names that are drawn        claim-25296   process 4711   127.0.0.1:43210
-    spaces and rules            any number of them, and bars
+    spaces and rules            any number of them, and bars at the ends of a line
+    where a row is broken       a line that begins far to the right goes on with the line above
 
 and "..." stands for anything, on a line or, alone, for any lines.
 """
@@ -31,19 +32,32 @@ _VARIES = (
 
 ANYTHING = "..."
 
+_GOES_ON = re.compile(r"[│ ] {19,}[^ │]")
+"""Begins a line of a table that holds the rest of the last column: how wide that is depends on what
+varies in the others."""
+
 
 def normalised(line: str) -> str:
     """Return a line with what varies named instead."""
     for pattern, name in _VARIES:
         line = re.sub(pattern, name, line)
-    return line.strip()
+    return line.strip(" │")
 
 
 def is_shown(page: list[str], printed: list[str]) -> bool:
     """Whether the lines of the page are what was printed."""
-    wanted = [normalised(line) for line in page if line.strip()]
-    found = [normalised(line) for line in printed if line.strip()]
-    return _match(wanted, found)
+    return _match(list(map(normalised, _rows(page))), list(map(normalised, _rows(printed))))
+
+
+def _rows(lines: list[str]) -> list[str]:
+    """Return the lines that are not empty, each with those that go on with it."""
+    rows: list[str] = []
+    for line in lines:
+        if rows and _GOES_ON.match(line):
+            rows[-1] = f"{rows[-1].rstrip(' │')} {line.strip(' │')}"
+        elif line.strip():
+            rows.append(line)
+    return rows
 
 
 def _match(wanted: list[str], found: list[str]) -> bool:

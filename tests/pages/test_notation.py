@@ -55,6 +55,16 @@ def test_comments_are_of_the_block_that_follows_and_substitutions_must_fit(tmp_p
         ("15:36:50  pause 0.861 s", "02:01:09  pause 12 s", True),
         ("devices 4, 5 are yours", "devices 0, 1 are yours", False),
         ("claim-25296 asks for 2", "claim-7 asks for 2", True),
+        (
+            "│ gpt  1:28 min  has 2 of 4 and asks       │\n│                      for 1 more │\nb",
+            "│ gpt  11 s  has 2 of 4      │\n│                     and asks for 1 more │\nb",
+            True,
+        ),
+        (
+            "│ gpt  1:28 min  has 2 │\n│                      for 1 more │",
+            "│ gpt  11 s  has 2 for 2     │\n│                     more │",
+            False,
+        ),
         ("a\n...\nd", "a\nb\nc\nd", True),
         ("a\n...", "b\nc", False),
         ("gets ... and has 4", "gets devices 1, 2 and has 4", True),
