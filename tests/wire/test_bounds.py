@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.messages import messages
 
+from pliant.core.membership.whereabouts import EACH_OTHER
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire import bounds
 from pliant.wire.codec import TYPES, Envelope, Refusal, decode, encode
@@ -132,3 +133,9 @@ def test_a_node_says_a_few_labels_at_most() -> None:
         f"labels: {bounds.MOST_LABELS + 1} are more than {bounds.MOST_LABELS}"
     )
     assert bounds.excess({"labels": (("rack", "a b"),)}) == "labels: 'a b' is no name"
+
+
+def test_that_workers_wait_for_each_other_can_be_said() -> None:
+    assert bounds.excess({"held_up_by": EACH_OTHER}) is None
+    assert str(bounds.excess({"held_up_by": EACH_OTHER - 1})).startswith("held_up_by: -2 is not")
+    assert str(bounds.excess({"committed": -1})).startswith("committed: -1 is not between 0 and")

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from pliant.core.durations import MOST_S
+from pliant.core.membership.whereabouts import EACH_OTHER
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """Of a node or a checkpoint; host names are such names."""
@@ -36,6 +37,9 @@ REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached
 """Fields that name a replica, or several."""
 
 NODES = frozenset({"node", "others"})
+
+WORKERS = frozenset({"held_up_by"})
+"""Fields that name a worker of a replica, or all of them as such that wait for each other."""
 
 LABELS = frozenset({"labels"})
 
@@ -87,7 +91,10 @@ def _excess(key: str, value: Any) -> str | None:
         return None if _is_name(key, value) else f"{key}: {value!a:.40} is no name"
     if kind is int:
         most = MOST_DEVICES if key == "devices" else MOST
-        return None if 0 <= value <= most else f"{key}: {value} is not between 0 and {most}"
+        least = EACH_OTHER if key in WORKERS else 0
+        return (
+            None if least <= value <= most else f"{key}: {value} is not between {least} and {most}"
+        )
     if key in MEASURED:
         return None
     if kind is float:
