@@ -378,11 +378,11 @@ def _refuse_kept_gradients(
     Raises:
         UsageError: names the optimizer and the entry of its state.
     """
-    lent = {_memory(parameter.grad) for parameter in present if parameter.grad is not None}
+    lent = {_memory(parameter.grad) for parameter in present if parameter.grad is not None} - {0}
     for optimizer in optimizers:
         for entries in optimizer.state.values():
             for key, value in entries.items() if isinstance(entries, Mapping) else ():
-                if torch.is_tensor(value) and value.numel() and _memory(value) in lent:
+                if torch.is_tensor(value) and _memory(value) in lent:
                     raise UsageError(
                         f"{type(optimizer).__name__} keeps a gradient itself in its state as "
                         f"{key!r}, and the next steps overwrite it; keep a copy (grad.clone())"
@@ -390,5 +390,7 @@ def _refuse_kept_gradients(
 
 
 def _memory(tensor: torch.Tensor) -> int:
+    """Return where a tensor lies; 0: nothing of it does here, or not in one piece."""
     tensor = local_of(tensor)
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+    is_here = tensor.numel() > 0 and tensor.layout is torch.strided
+    return tensor.untyped_storage().data_ptr() if is_here else 0

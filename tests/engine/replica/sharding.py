@@ -24,6 +24,7 @@ from pliant.engine.local_tensors import local_of, part_of, whole_of
 from pliant.engine.replica import device_mesh
 from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.shard_sums import refuse_shard_sums
+from pliant.engine.update import _refuse_kept_gradients
 
 FACTORS = (0.5, 3.0)
 
@@ -72,6 +73,7 @@ def main() -> None:
     cast(mesh, slots[rank])
     skip(mesh, slots[rank], is_short=rank == 1)
     add_up(mesh)
+    hold_nothing(mesh)
 
 
 def cast(mesh: Any, batch: torch.Tensor) -> None:
@@ -167,6 +169,16 @@ def add_up(mesh: Any) -> None:
                 optimizer.step()
         except UsageError as error:
             sys.stdout.write(f"{error}\n")
+
+
+def hold_nothing(mesh: Any) -> None:
+    """Step where the second worker has nothing of the only row: no two of its tensors are one."""
+    model = nn.Linear(4, 1)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    _refuse_kept_gradients([optimizer], list(model.parameters()))
 
 
 if __name__ == "__main__":

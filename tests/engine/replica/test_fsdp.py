@@ -36,6 +36,7 @@ def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
     said = [process.communicate(timeout=150)[0] for process in both]
 
     names = ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert [process.returncode for process in both] == [0, 0], said
     for text in said:
         (equal, cast, skipped, *refused) = text.splitlines()[-7:]
         assert equal == f"equal {names}", text
