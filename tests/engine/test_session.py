@@ -541,6 +541,14 @@ def test_saved_weights_load_without_pickle(tmp_path: Path) -> None:
     assert torch.equal(weights["0.weight"], arguments["model"][0].weight)
 
 
+def test_equal_weights_are_equal_files_whatever_they_are_called(tmp_path: Path) -> None:
+    with pliant.Session(**small()) as session:
+        session.save(tmp_path / "one.pt")
+        session.save(tmp_path / "another.pt")
+
+    assert (tmp_path / "one.pt").read_bytes() == (tmp_path / "another.pt").read_bytes()
+
+
 def test_a_step_uses_weights_as_they_are_under_an_autocast_around_all_steps() -> None:
     """Autocast keeps casted weights: one who joined after the tail would have others."""
 

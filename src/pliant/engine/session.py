@@ -342,10 +342,9 @@ class Session:
         if self.leader:
             self._write_weights(Path(path))
         else:  # those of earlier steps have been written, or are of no use any more
-            unwritten = {
-                one: count for one, count in self._unwritten.items() if count == self.committed
-            }
-            self._unwritten = unwritten | {Path(path): self.committed}
+            now = self.committed
+            unwritten = {one: count for one, count in self._unwritten.items() if count == now}
+            self._unwritten = unwritten | {Path(path): now}
 
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""
@@ -367,7 +366,8 @@ class Session:
         weights = self._parts.weights()
         target.parent.mkdir(parents=True, exist_ok=True)
         with fresh_beside(target) as fresh:
-            torch.save(weights, fresh)
+            with fresh.open("wb") as file:  # torch writes a path's name into the file
+                torch.save(weights, file)
             fresh.replace(target)
 
     def _finish(self) -> None:
