@@ -121,6 +121,19 @@ def test_no_name_of_a_way_is_cut_in_a_narrow_terminal(
     assert sorted(letters) == sorted("".join(names))
 
 
+def test_no_figure_is_cut_in_two_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = []
+    for columns in ("200", "60"):
+        monkeypatch.setenv("COLUMNS", columns)
+        table = said(capsys, "jobs.csv", "--way", "in-place,restart,preempt,static")
+        figures.append([word for word in table.split() if word.strip("0123456789") in (".", ".%")])
+
+    assert figures[0]
+    assert figures[0] == figures[1]
+
+
 def test_an_interrupt_leaves_the_report_up_to_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

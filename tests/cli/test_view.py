@@ -435,6 +435,29 @@ def test_a_reason_is_cut_off_where_the_height_must_stay_and_nowhere_else() -> No
     assert "with an end" in text.getvalue()
 
 
+@pytest.mark.parametrize(("lost", "said"), [(0, False), (2, True)])
+def test_a_narrow_terminal_leaves_a_reason_its_room(lost: int, said: bool) -> None:
+    status = board_of(eventful().records).as_json()
+    status["events"][-1] |= {"reason": "kill requested: ended by SIGKILL", "steps_lost": lost}
+    text = io.StringIO()
+
+    Console(file=text, width=60).print(job_panel(status, wrap=True))
+
+    assert "requested" in text.getvalue()
+    assert ("2 steps" in text.getvalue()) is said
+
+
+def test_a_restore_of_many_replicas_leaves_a_reason_its_room() -> None:
+    status = board_of(eventful().records).as_json()
+    replicas, why = [f"r{n}" for n in range(1, 9)], "step-00000061-l1"
+    status["events"][-1] |= {"kind": "restore", "replicas": replicas, "reason": why}
+    text = io.StringIO()
+
+    Console(file=text, width=80).print(job_panel(status, wrap=True))
+
+    assert why in text.getvalue()
+
+
 def test_a_job_that_is_over_wants_no_replicas() -> None:
     view, text = plain()
     over = board_of(eventful().records).as_json() | {"state": "killed", "replicas": []}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -49,6 +49,12 @@ KIND_STYLE = {"join": "cyan", "drain": "magenta", "loss": "red", "restore": "gre
 KIND_SIGN = {"join": "+", "drain": "-", "loss": "x", "restore": "^"}
 
 SHOWN_EVENTS = 5
+
+NARROW = 72
+"""Columns below which a table of events leaves something out."""
+
+WHAT = 14
+"""Columns for what happened, where the table may wrap: a restore names every replica."""
 
 OVER = frozenset({"finished", "failed", "stopped", "suspended", "lost", "killed", "elsewhere"})
 """States of a job that has no replicas and wants none."""
@@ -93,26 +99,48 @@ def job_panel(
     return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
 
 
-def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Table:
+def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> RenderableType:
     """Draw resizes: what, why, pause, steps lost, time until ready."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    table.add_column("at step", justify="right")
-    table.add_column("what", no_wrap=True)
-    table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not wrap)
-    for name in ("pause", "lost", "ready after"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for event in printable_values(events):
-        kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
-        what = f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}"
-        table.add_row(
-            str(event["step"]),
-            Text(what, style=KIND_STYLE[kind]),
-            Text(event["reason"]),
-            "..." if paused is None else pause(paused),
-            counted(event["steps_lost"], "step"),
-            "" if ready is None else f"{ready:.1f} s",
-        )
-    return table
+    return _Events(events, wrap=wrap)
+
+
+class _Events:
+    """The table of resizes, which knows how wide it may be.
+
+    Where it is narrow, the reason has the room of what matters less: how long a joiner took, and
+    that no step was lost.
+    """
+
+    def __init__(self, events: Sequence[dict[str, Any]], *, wrap: bool) -> None:
+        self._events: list[dict[str, Any]] = printable_values(list(events))
+        self._wrap = wrap
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        is_narrow = options.max_width < NARROW
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+        table.add_column("at step", justify="right", no_wrap=True)
+        table.add_column("what", no_wrap=not self._wrap, max_width=WHAT if self._wrap else None)
+        table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not self._wrap)
+        table.add_column("pause", justify="right", no_wrap=True)
+        has_lost = not is_narrow or any(event["steps_lost"] for event in self._events)
+        for name, is_shown in (("lost", has_lost), ("ready after", not is_narrow)):
+            if is_shown:
+                table.add_column(name, justify="right", no_wrap=True)
+        for event in self._events:
+            kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
+            row: list[RenderableType] = [
+                str(event["step"]),
+                Text(
+                    f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}",
+                    style=KIND_STYLE[kind],
+                ),
+                Text(event["reason"]),
+                "..." if paused is None else pause(paused),
+            ]
+            row += [counted(event["steps_lost"], "step")] if has_lost else []
+            row += ["" if is_narrow or ready is None else f"{ready:.1f} s"]
+            table.add_row(*row[: len(table.columns)])
+        yield table
 
 
 def decisions_table(decisions: Iterable[Reasoned]) -> Table:

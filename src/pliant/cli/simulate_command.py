@@ -247,7 +247,13 @@ def _print(
 def _drawn(rows: list[tuple[str, ...]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="dim")
     for at, name in enumerate(rows[0]):
-        table.add_column(name, justify="right" if at else "left", no_wrap=not at, overflow="fold")
+        widest = max(len(row[at]) for row in rows[1:])  # a name may be cut in two, a figure not
+        table.add_column(
+            name,
+            justify="right" if at else "left",
+            min_width=widest if at else None,
+            overflow="fold",
+        )
     for row in rows[1:]:
         table.add_row(*map(Text, row))
     return table
