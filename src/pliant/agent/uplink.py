@@ -226,7 +226,10 @@ class Uplink:
                 failure = error
             if clock.now_s() - last_seen_s > self._give_up_s:
                 where = " or ".join(self._tried) or "any place"
-                raise PermanentError(f"no coordinator at {where}: {failure}") from failure
+                raise PermanentError(
+                    f"no coordinator at {where}: {failure}; start it there, or give the "
+                    "address that its --listen names to --join"
+                ) from failure
             turn += 1
             if turn % max(len(self._tried), 1):
                 continue
