@@ -421,13 +421,13 @@ SHELL_FAULTS = [
     ),
     _BOUNDS(
         what="a message may count below zero",
-        old="0 <= value <= most else",
+        old="least <= value <= most else",
         new="value <= most else",
     ),
     _BOUNDS(
         what="a message may count beyond what can be computed with",
-        old="0 <= value <= most else",
-        new="0 <= value else",
+        old="least <= value <= most else",
+        new="least <= value else",
     ),
     _BOUNDS(
         what="a node may have any number of devices",

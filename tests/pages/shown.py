@@ -7,7 +7,8 @@ of its kind:
     speeds and losses           13.3 samples/s   samples/s 13.3   loss 3.965
     names that are drawn        claim-25296   process 4711   127.0.0.1:43210
     spaces and rules            any number of them, and bars at the ends of a line
-    where a row is broken       a line that begins far to the right goes on with the line above
+    where a row is broken       a line between bars that begins far to the right goes on with
+                                the line above
 
 and "..." stands for anything, on a line or, alone, for any lines.
 """
@@ -32,8 +33,8 @@ _VARIES = (
 
 ANYTHING = "..."
 
-_GOES_ON = re.compile(r"[│ ] {19,}[^ │]")
-"""Begins a line of a table that holds the rest of the last column: how wide that is depends on what
+_GOES_ON = re.compile(r"│ {19,}[^ │]")
+"""Begins a line of a table with bars that holds the rest of the last column: how wide that is depends on what
 varies in the others."""
 
 

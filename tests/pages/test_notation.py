@@ -65,6 +65,7 @@ def test_comments_are_of_the_block_that_follows_and_substitutions_must_fit(tmp_p
             "│ gpt  11 s  has 2 for 2     │\n│                     more │",
             False,
         ),
+        ("a\n...", "a\n                        static\njobs 48", True),
         ("a\n...\nd", "a\nb\nc\nd", True),
         ("a\n...", "b\nc", False),
         ("gets ... and has 4", "gets devices 1, 2 and has 4", True),
