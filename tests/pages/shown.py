@@ -34,8 +34,8 @@ _VARIES = (
 ANYTHING = "..."
 
 _GOES_ON = re.compile(r"│ {19,}[^ │]")
-"""Begins a line of a table with bars that holds the rest of the last column: how wide that is depends on what
-varies in the others."""
+"""Begins a line of a table with bars that holds the rest of the last column: how wide that is
+depends on what varies in the others."""
 
 
 def normalised(line: str) -> str:
