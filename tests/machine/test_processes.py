@@ -16,8 +16,11 @@ pytestmark = pytest.mark.timeout(20)
 
 
 def test_a_process_lives_while_it_sleeps_and_not_while_it_is_stopped_or_gone() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    sleeping = "import sys, time; print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", sleeping], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
+        process.stdout.readline()  # else it may be loaded from a disk, which is another state
         watch = LifeWatch(process.pid)
         assert watch.shows_life()
 
@@ -28,11 +31,12 @@ def test_a_process_lives_while_it_sleeps_and_not_while_it_is_stopped_or_gone() -
         process.send_signal(signal.SIGCONT)
         os.waitid(os.P_PID, process.pid, os.WCONTINUED)
         assert watch.shows_life()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not watch.shows_life()
     finally:
         process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not watch.shows_life()
-    process.wait()
+        process.communicate()
     assert not watch.shows_life()
 
 
