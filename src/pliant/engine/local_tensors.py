@@ -205,11 +205,15 @@ def refuse_shards(model: torch.nn.Module, *, is_stage: bool) -> None:
         )
 
 
-def reshard(model: torch.nn.Module) -> None:
-    """Let every parameter of the model be sharded again: an evaluation leaves some whole."""
+def sharding_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return those modules of a model that shard their parameters by FSDP2."""
     module: Any = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(module, "FSDPModule", None)
-    if kind is not None:
-        for part in model.modules():
-            if isinstance(part, kind):
-                part.reshard()
+    return [] if kind is None else [part for part in model.modules() if isinstance(part, kind)]
+
+
+def reshard(modules: Iterable[torch.nn.Module]) -> None:
+    """Let the parameters of these be sharded again: an evaluation leaves some whole."""
+    for module in modules:
+        part: Any = module
+        part.reshard()

@@ -33,7 +33,7 @@ from pliant.engine.local_tensors import (
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica.shard_sums import refuse_shard_sums
 from pliant.engine.replica.stages import Stages
-from pliant.engine.state.optimizer_state import OptimizerState, held
+from pliant.engine.state.optimizer_state import OptimizerState, held, refuse_kept_gradients
 
 Scheduler = LRScheduler | ReduceLROnPlateau
 
@@ -83,6 +83,12 @@ class Update:
             [self.parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
         ]
         self._is_sharded = any(map(is_sharded, self.parameters.values()))
+        self._is_converted = self._is_sharded or any(
+            parameter.dtype is not bucket.dtype
+            for bucket, parameters in zip(self._buckets, self._parameters, strict=True)
+            for parameter in parameters
+        )
+        """Whether gradients are something else than views of the buckets."""
         self._is_in_parts = self._is_sharded or self.stages.is_several
         """Whether each worker of this replica has a part of the gradient."""
         self._is_stepping = False
@@ -240,14 +246,17 @@ class Update:
     ) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
         """Return the gradient of each parameter that some slot touched."""
         presence = iter(extras.presence if extras.weight else ())
-        return [
-            (parameter, sharded_like(entry.view(flat).to(parameter.dtype), parameter))
+        found = [
+            (parameter, entry.view(flat))
             for bucket, flat, parameters in zip(
                 self._buckets, buckets, self._parameters, strict=True
             )
             for entry, parameter in zip(bucket.entries, parameters, strict=True)
             if next(presence, False)
         ]
+        if not self._is_converted:
+            return found
+        return [(one, sharded_like(part.to(one.dtype), one)) for one, part in found]
 
     def _norm_of(
         self, parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
@@ -283,7 +292,7 @@ class Update:
             self._step_one(optimizer, is_first=is_first)
         if self._looks_left:
             self._looks_left -= 1
-            _refuse_kept_gradients([part.optimizer for part in self.optimizer_states], present)
+            refuse_kept_gradients([part.optimizer for part in self.optimizer_states], present)
             for part in self.optimizer_states:
                 part.refuse_hidden()
         else:
@@ -368,29 +377,3 @@ def _is_finite(flat: torch.Tensor) -> bool:
         return True
     flat.masked_fill_(flat.isnan(), math.nan)
     return bool(flat.isfinite().all())
-
-
-def _refuse_kept_gradients(
-    optimizers: Sequence[torch.optim.Optimizer], present: Sequence[torch.nn.Parameter]
-) -> None:
-    """Refuse an optimizer that keeps a gradient itself: its memory is used again.
-
-    Raises:
-        UsageError: names the optimizer and the entry of its state.
-    """
-    lent = {_memory(parameter.grad) for parameter in present if parameter.grad is not None} - {0}
-    for optimizer in optimizers:
-        for entries in optimizer.state.values():
-            for key, value in entries.items() if isinstance(entries, Mapping) else ():
-                if torch.is_tensor(value) and _memory(value) in lent:
-                    raise UsageError(
-                        f"{type(optimizer).__name__} keeps a gradient itself in its state as "
-                        f"{key!r}, and the next steps overwrite it; keep a copy (grad.clone())"
-                    )
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """Return where a tensor lies; 0: nothing of it does here, or not in one piece."""
-    tensor = local_of(tensor)
-    is_here = tensor.numel() > 0 and tensor.layout is torch.strided
-    return tensor.untyped_storage().data_ptr() if is_here else 0

@@ -24,7 +24,7 @@ from pliant.engine.local_tensors import local_of, part_of, sharded_like, whole_o
 from pliant.engine.replica import device_mesh
 from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.shard_sums import refuse_shard_sums
-from pliant.engine.update import _refuse_kept_gradients
+from pliant.engine.state.optimizer_state import refuse_kept_gradients
 
 FACTORS = (0.5, 3.0)
 
@@ -180,7 +180,7 @@ def hold_nothing(mesh: Any) -> None:
         own = torch.ones(local_of(parameter).shape)
         parameter.grad = sharded_like(own, parameter)
     optimizer.step()
-    _refuse_kept_gradients([optimizer], list(model.parameters()))
+    refuse_kept_gradients([optimizer], list(model.parameters()))
 
 
 if __name__ == "__main__":

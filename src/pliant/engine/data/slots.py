@@ -341,11 +341,9 @@ class Slots:
         """Return what a slot says beside its gradients; None if it is absent."""
         if slot is None or slot.loss is None:
             return None
-        values = torch.zeros(self.width).double()
-        values[_LOSS] = slot.loss * slot.weight
-        values[_WEIGHT] = slot.weight
-        values[_COMPUTED] = 1.0
-        values[_INVALID] = float(self._sums.is_invalid)
+        values = torch.zeros(self.width, dtype=torch.float64)
+        told = (slot.loss * slot.weight, slot.weight, 1.0, self._sums.is_invalid)
+        values[:_PRESENCE] = values.new_tensor(told)
         presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
         if len(present) == self._num_parameters:
             presence.fill_(1.0)

@@ -26,7 +26,7 @@ from functools import partial
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.local_tensors import local_gradient, local_of
+from pliant.engine.local_tensors import is_sharded, local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry, Layout
 from pliant.engine.reduce.sums import SumStack
 
@@ -45,6 +45,7 @@ class _Column:
     bucket: int
     dtype: torch.dtype
     entry: BucketEntry
+    is_sharded: bool
     stack: SumStack = field(default_factory=SumStack)
     outs: list[torch.Tensor] = field(default_factory=list)
     zeroed: list[bool] = field(default_factory=list)
@@ -61,8 +62,15 @@ class _Column:
     """Leaves of all slots of a pass, where they arrived together."""
     version: int = 0
     """Of its values at the step's start: it counts changes in place."""
+    address: int = 0
+    """Of those values."""
     start: torch.Tensor | None = None
     """Those values, so that no other tensor can have their address while the step is computed."""
+
+    @property
+    def local(self) -> torch.Tensor:
+        """What lies here of the parameter."""
+        return local_of(self.parameter) if self.is_sharded else self.parameter
 
 
 class GradientSums:
@@ -81,13 +89,14 @@ class GradientSums:
         is_shared: bool = False,
     ) -> None:
         """``is_shared``: other workers compute slots of these sums, too (``take_leaves``)."""
-        self._leaves_of: LeavesOf = _of_this_slot
+        self._leaves_of: LeavesOf | None = None
         self._buckets = layout.buckets[: layout.extras_index]
         self.num_buckets = len(self._buckets)
         entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
         self._columns = [
-            _Column(index, parameters[entry.name], bucket.index, bucket.dtype, entry)
+            _Column(index, one, bucket.index, bucket.dtype, entry, is_sharded(one))
             for index, (bucket, entry) in enumerate(entries)
+            for one in (parameters[entry.name],)
         ]
         for column in self._columns:
             column.is_deferred = is_shared
@@ -131,7 +140,8 @@ class GradientSums:
             column.pending = column.of_slots = None
             column.parameter.grad = None
             column.is_tracked = column.parameter.requires_grad
-            column.start = local_of(column.parameter).detach()
+            column.start = column.local.detach()
+            column.address = column.start.data_ptr()
             column.version = column.start._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
             if column.is_tracked:
                 self._hook(column)
@@ -243,8 +253,8 @@ class GradientSums:
                     f"requires_grad of {column.entry.name!r} changed inside the loop over a step; "
                     "change it before that loop, or after it"
                 )
-            local = local_of(column.parameter)
-            is_rebound = column.start is not None and local.data_ptr() != column.start.data_ptr()
+            local = column.local
+            is_rebound = column.start is not None and local.data_ptr() != column.address
             if is_rebound or local._version != column.version:  # noqa: SLF001
                 raise UsageError(
                     f"the values of {column.entry.name!r} changed inside the loop over a step; "
@@ -312,7 +322,7 @@ class GradientSums:
             )
         if leaf is None or not column.is_tracked:
             return  # ``close`` refuses a parameter that was unfrozen in between
-        if (together := self._leaves_of(leaf)) is not None:
+        if self._leaves_of is not None and (together := self._leaves_of(leaf)) is not None:
             column.fired = True
             column.of_slots = _added(column.of_slots, together)
             return
@@ -336,11 +346,7 @@ class GradientSums:
                 leaf, owned = torch.mul(leaf, self._factor), True
         column.zeroed[self._part] = False
         column.stack.push(
-            leaf,
-            owned=owned,
-            merges=self._merges,
-            out=column.outs[self._part],
-            is_last=self._is_last_of_part,
+            leaf, owned, self._merges, column.outs[self._part], is_last=self._is_last_of_part
         )
         if self._is_last:
             self._waiting[column.bucket] -= 1
@@ -354,7 +360,7 @@ def _checked_leaf(gradient: torch.Tensor, column: _Column) -> torch.Tensor:
     Raises:
         UsageError: it is sparse.
     """
-    leaf = local_gradient(gradient, column.parameter)
+    leaf = local_gradient(gradient, column.parameter) if column.is_sharded else gradient
     if leaf.layout is not torch.strided:
         raise UsageError(
             f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
@@ -369,10 +375,6 @@ def _zero_frozen(column: _Column) -> None:
         if not column.zeroed[part]:
             out.zero_()
             column.zeroed[part] = True
-
-
-def _of_this_slot(_: torch.Tensor) -> None:
-    """Say that a gradient is of one slot."""
 
 
 def _added(

@@ -26,13 +26,16 @@ class SumStack:
     def push(
         self,
         leaf: torch.Tensor | None,
-        *,
         owned: bool,
         merges: int,
         out: torch.Tensor,
+        *,
         is_last: bool,
     ) -> None:
-        """Add a leaf, merge ``merges`` times; the outermost sum is in ``out`` after the last."""
+        """Add a leaf, merge ``merges`` times; the outermost sum is in ``out`` after the last.
+
+        ``owned``: nobody else has the leaf's memory, so that a sum may be written there.
+        """
         for _ in range(merges):
             left, left_owned = self._sums.pop(), self._owned.pop()
             leaf, owned = _add(left, left_owned, leaf, owned, None if self._sums else out)
@@ -53,15 +56,12 @@ def _add(
     out: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, bool]:
     """Return left + right, in ``out`` if given, else in an owned operand, else in a new tensor."""
-    if left is None and right is None:
-        return None, True
-    target = out
-    if target is None:
-        target = left if left_owned and left is not None else right if right_owned else None
-    if left is None or right is None:
-        only = right if left is None else left
-        return torch.add(only, 0.0, out=target), True  # type: ignore[arg-type]  # one is there
-    return torch.add(left, right, out=target), True
+    if out is None:
+        out = left if left_owned and left is not None else right if right_owned else None
+    if left is not None and right is not None:
+        return torch.add(left, right, out=out), True
+    only = right if left is None else left
+    return None if only is None else torch.add(only, 0.0, out=out), True
 
 
 class ValueSums:
@@ -81,9 +81,7 @@ class ValueSums:
         self, values: torch.Tensor | None, *, merges: int, part: int, is_last_of_part: bool
     ) -> None:
         """Add one slot's values; None for an absent slot."""
-        self._stack.push(
-            values, owned=True, merges=merges, out=self._flats[part], is_last=is_last_of_part
-        )
+        self._stack.push(values, True, merges, self._flats[part], is_last=is_last_of_part)
 
     def partials(self) -> list[torch.Tensor]:
         """Return the partial sums in slot order."""

@@ -107,7 +107,7 @@ class StateComparison:
             if path[0] == "buffers" and tensor.numel() <= LARGE_NUMEL:
                 self._part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
             else:
-                turned = sharded if self._is_sharded(path) else whole
+                turned = sharded if self._sharded and self._is_sharded(path) else whole
                 turned.append((path, tensor, tensor.nbytes))
         self._take_turn(whole)  # by itself: its turns are the same on all workers of a replica
         self._take_turn(sharded)
@@ -117,8 +117,10 @@ class StateComparison:
         turns = -(-sum(size for *_, size in turned) // PART_BYTES) or 1
         start = self._step % turns * PART_BYTES
         for path, tensor, size in turned:
-            first, last = max(0, start), min(size, start + PART_BYTES)
-            if first < last:
+            if start <= -PART_BYTES:
+                return
+            if start < size and size:
+                first, last = max(0, start), min(size, start + PART_BYTES)
                 self._part[path] = (first, last, naming.digest_of(tensor, first, last))
                 if path[0] == "parameters":
                     self._weights.append((path[1], tensor))

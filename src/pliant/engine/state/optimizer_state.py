@@ -12,7 +12,7 @@ gradients or who else has a copy.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
@@ -316,6 +316,38 @@ def _is_placed_alike(
     return local_of(tensor).shape == local_of(parameter).shape
 
 
+def tensors_in(captured: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+    """Return the tensors that belong to parameters, of captured optimizers."""
+    return [
+        value
+        for optimizer in captured
+        for entries in optimizer["state"].values()
+        for value in entries.values()
+        if torch.is_tensor(value)
+    ]
+
+
+def refuse_kept_gradients(
+    optimizers: Sequence[Optimizer], present: Sequence[torch.nn.Parameter]
+) -> None:
+    """Refuse an optimizer that keeps a gradient itself: its memory is used again.
+
+    Raises:
+        UsageError: names the optimizer and the entry of its state.
+    """
+    lent = {_memory(parameter.grad) for parameter in present if parameter.grad is not None} - {0}
+    for optimizer in optimizers:
+        for entries in optimizer.state.values():
+            for key, value in entries.items() if isinstance(entries, Mapping) else ():
+                if torch.is_tensor(value) and _memory(value) in lent:
+                    raise UsageError(
+                        f"{type(optimizer).__name__} keeps a gradient itself in its state as "
+                        f"{key!r}, and the next steps overwrite it; keep a copy (grad.clone())"
+                    )
+
+
 def _memory(tensor: torch.Tensor) -> int:
+    """Return where a tensor lies; 0: nothing of it does here, or not in one piece."""
     tensor = local_of(tensor)
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+    is_here = tensor.numel() > 0 and tensor.layout is torch.strided
+    return tensor.untyped_storage().data_ptr() if is_here else 0

@@ -19,8 +19,14 @@ import torch
 import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.local_tensors import is_sharded, local_of, reshard, whole_of
-from pliant.engine.state.optimizer_state import OptimizerState, held, with_nested
+from pliant.engine.local_tensors import (
+    is_sharded,
+    local_of,
+    reshard,
+    sharding_modules,
+    whole_of,
+)
+from pliant.engine.state.optimizer_state import OptimizerState, held, tensors_in, with_nested
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
 
@@ -65,15 +71,15 @@ class State:
         self._parameters = dict(self.model.named_parameters())
         """As they are for the whole session: see ``check_parameters``."""
         self._names = {id(tensor): name for name, tensor in self._parameters.items()}
-        self.optimizer_states = [
-            OptimizerState(one, self._names) for one in with_nested(self.optimizers)
-        ]
+        self._sharding = sharding_modules(self.model)
+        optimizers = with_nested(self.optimizers)
+        self.optimizer_states = [OptimizerState(one, self._names) for one in optimizers]
         self._spelled: Spelled | None = None
         self._views: dict[str, torch.Tensor] = {}
 
     def capture(self) -> dict[str, Any]:
         """Return the state; its tensors are what lies here of the run's own, not copies."""
-        reshard(self.model)
+        reshard(self._sharding)
         parameters = dict(self.model.named_parameters())
         return {
             "parameters": {n: self._view(n, p) for n, p in parameters.items()},
@@ -141,7 +147,7 @@ class State:
         ``model.state_dict()`` returns) is sent as that, so that it moves with it on a joiner too.
         """
         state = self._capture_shared()
-        kept = [*state["parameters"].values(), *_optimizer_tensors(state)]
+        kept = [*state["parameters"].values(), *tensors_in(state["optimizers"])]
         memo: dict[int, Any] = {id(tensor): tensor for tensor in kept}
         for buffer in state["buffers"].values():
             copy.deepcopy(buffer, memo)
@@ -160,7 +166,7 @@ class State:
         memo: dict[int, Any] = {}
         if own := list(_tensors(state["extra"])):
             kept = [*state["parameters"].values(), *state["buffers"].values()]
-            kept += _optimizer_tensors(state)
+            kept += tensors_in(state["optimizers"])
             there = {_place(tensor): tensor for tensor in reversed(kept) if tensor.numel()}
             memo = {id(tensor): there.get(_place(tensor), tensor) for tensor in own}
         state["extra"] = copy.deepcopy(state["extra"], memo)
@@ -321,7 +327,7 @@ class State:
         Raises:
             UsageError: one was added, replaced or taken out, or an optimizer holds another.
         """
-        reshard(self.model)
+        reshard(self._sharding)
         found = {id(tensor): name for name, tensor in self.model.named_parameters()}
         if found == self._names and all(id(p) in found for o in self.optimizers for p in held(o)):
             return
@@ -360,16 +366,6 @@ class State:
             if type(module).get_extra_state is not base.get_extra_state
             and type(module).set_extra_state is not base.set_extra_state
         ]
-
-
-def _optimizer_tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:
-    return [
-        value
-        for optimizer in state["optimizers"]
-        for entries in optimizer["state"].values()
-        for value in entries.values()
-        if torch.is_tensor(value)
-    ]
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
