@@ -7,11 +7,12 @@ flat buffers.  Must not know sessions, groups, the protocol, or what happens to 
 
 Every parameter has a stack of sums of its own and merges by binary counting as soon as its leaf
 exists, while the leaf is still in the cache (measured: 0.98 of plain accumulation, against 1.02
-for merging at the end of a slot).  The outermost sum of a part lies in the flat buffer that is
-sent from its first merge on, so that later merges into it are in place (measured: 0.95 of writing
-it there at the last merge, and one gradient copy less).  An absent leaf counts as +0.0, always,
-so that -0.0 + absent gives +0.0 whether the two meet here or on another replica: the bits are a
-function of the number of slots alone.
+for merging at the end of a slot).  A leaf that is only kept for now goes there at the end of its
+slot: a hook that runs between two kernels costs several times what a loop does.  The outermost sum
+of a part lies in the flat buffer that is sent from its first merge on, so that later merges into
+it are in place (measured: 0.95 of writing it there at the last merge, and one gradient copy less).
+An absent leaf counts as +0.0, always, so that -0.0 + absent gives +0.0 whether the two meet here
+or on another replica: the bits are a function of the number of slots alone.
 
 A captured leaf is never written to: autograd may give two parameters views of one storage (the
 two addends of ``a.view(n) + b.view(n)``).
@@ -20,57 +21,19 @@ two addends of ``a.view(n) + b.view(n)``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.local_tensors import is_sharded, local_gradient, local_of
-from pliant.engine.reduce.buckets import BucketEntry, Layout
-from pliant.engine.reduce.sums import SumStack
+from pliant.engine.local_tensors import is_sharded
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.gradient_column import GradientColumn, checked_leaf, zero_frozen
 
 BucketReady = Callable[[int], None]
 
 LeavesOf = Callable[[torch.Tensor], Sequence[torch.Tensor] | None]
 """Takes a gradient apart into those of all slots of a pass; None: it is of this slot alone."""
-
-
-@dataclass(slots=True, eq=False)
-class _Column:
-    """One parameter: where its leaves come from and where its sums go."""
-
-    index: int
-    parameter: torch.nn.Parameter
-    bucket: int
-    dtype: torch.dtype
-    entry: BucketEntry
-    is_sharded: bool
-    stack: SumStack = field(default_factory=SumStack)
-    outs: list[torch.Tensor] = field(default_factory=list)
-    zeroed: list[bool] = field(default_factory=list)
-    fired: bool = False
-    is_deferred: bool = False
-    """Merge when the backward has ended: its hook was seen to fire twice, or the sums are shared
-    with other workers."""
-    is_merged: bool = False
-    """Whether the open slot's leaf was merged when the hook fired."""
-    is_tracked: bool = False
-    """Whether it required a gradient at the step's start."""
-    pending: torch.Tensor | None = None
-    of_slots: Sequence[torch.Tensor] | None = None
-    """Leaves of all slots of a pass, where they arrived together."""
-    version: int = 0
-    """Of its values at the step's start: it counts changes in place."""
-    address: int = 0
-    """Of those values."""
-    start: torch.Tensor | None = None
-    """Those values, so that no other tensor can have their address while the step is computed."""
-
-    @property
-    def local(self) -> torch.Tensor:
-        """What lies here of the parameter."""
-        return local_of(self.parameter) if self.is_sharded else self.parameter
 
 
 class GradientSums:
@@ -94,7 +57,7 @@ class GradientSums:
         self.num_buckets = len(self._buckets)
         entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
         self._columns = [
-            _Column(index, one, bucket.index, bucket.dtype, entry, is_sharded(one))
+            GradientColumn(index, one, bucket.index, bucket.dtype, entry, is_sharded(one))
             for index, (bucket, entry) in enumerate(entries)
             for one in (parameters[entry.name],)
         ]
@@ -104,7 +67,7 @@ class GradientSums:
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
         self._lent: Sequence[Sequence[torch.Tensor]] = ()
         """What was lent for the present flat buffers."""
-        self._tracked: list[_Column] = []
+        self._tracked: list[GradientColumn] = []
         self._waiting = [0] * len(self._buckets)
         self._on_ready: BucketReady = _nobody
         self._is_capturing = self._is_accumulating = False
@@ -112,6 +75,8 @@ class GradientSums:
         self._part = 0
         self._is_last_of_part = False
         self._is_last = False
+        self._is_kept = False
+        """Whether leaves of the open slot wait for the next one's."""
         self._factor = 1.0
         self.is_invalid = False
         """A leaf grew after it had been added: this attempt's sums are wrong, do it again."""
@@ -143,12 +108,14 @@ class GradientSums:
             column.start = column.local.detach()
             column.address = column.start.data_ptr()
             column.version = column.start._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
+            is_special = column.is_deferred or column.is_sharded or self._leaves_of is not None
+            column.is_plain = column.is_tracked and not is_special
             if column.is_tracked:
                 self._hook(column)
                 self._tracked.append(column)
                 self._waiting[column.bucket] += 1
             else:
-                _zero_frozen(column)
+                zero_frozen(column)
 
     def open(self, *, merges: int, part: int, is_last_of_part: bool, is_last: bool) -> None:
         """Start a slot: how often to merge after its leaf, and which partial sum it belongs to."""
@@ -156,6 +123,7 @@ class GradientSums:
         self._part = part
         self._is_last_of_part = is_last_of_part
         self._is_last = is_last
+        self._is_kept = not merges and not is_last_of_part
         for column in self._tracked:
             column.fired = column.is_merged = False
         if is_last:
@@ -187,7 +155,7 @@ class GradientSums:
             leaf, column.parameter.grad = column.parameter.grad, None
             if leaf is not None and factor is not None:
                 column.is_deferred = column.fired = True
-                column.pending = _checked_leaf(leaf, column)
+                column.pending = checked_leaf(leaf, column)
 
     @property
     def factor(self) -> float:
@@ -236,7 +204,7 @@ class GradientSums:
                 self._push(column, None)
                 continue
             present.append(column.index)
-            if column.is_deferred and not column.is_merged:
+            if not column.is_merged:
                 leaf, column.pending = column.pending, None
                 self._push(column, leaf)
         return present
@@ -304,17 +272,30 @@ class GradientSums:
             column.outs = [column.entry.view(flat) for flat in flats]
             column.zeroed = [False] * num_partials
 
-    def _hook(self, column: _Column) -> None:
+    def _hook(self, column: GradientColumn) -> None:
         if column.index not in self._hooked:
             self._hooked[column.index] = column.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._take_gradient, column)
             )
 
-    def _take_gradient(self, column: _Column, parameter: torch.Tensor) -> None:
+    def _take_gradient(self, column: GradientColumn, parameter: torch.Tensor) -> None:
         """Take a finished gradient out of its parameter; runs inside backward."""
         if self._is_accumulating:
             return
         leaf, parameter.grad = parameter.grad, None
+        is_plain = self._is_capturing and column.is_plain and not column.fired
+        if is_plain and leaf is not None and leaf.layout is torch.strided:
+            column.fired = True
+            if self._is_kept:
+                column.pending = leaf
+            else:
+                column.is_merged = True
+                self._push(column, leaf)
+            return
+        self._take_special(column, leaf)
+
+    def _take_special(self, column: GradientColumn, leaf: torch.Tensor | None) -> None:
+        """Take what is not one dense gradient of one slot, or refuse it."""
         if not self._is_capturing:
             raise UsageError(
                 "loss.backward() was called on the session's model; call step.backward(loss), "
@@ -326,18 +307,15 @@ class GradientSums:
             column.fired = True
             column.of_slots = _added(column.of_slots, together)
             return
-        leaf = _checked_leaf(leaf, column)
+        leaf = checked_leaf(leaf, column)
+        column.fired = True
         if column.is_merged:
-            column.is_deferred = True
+            column.is_deferred, column.is_plain = True, False
             self.is_invalid = True
-        elif column.is_deferred:
-            column.fired = True
-            column.pending = leaf if column.pending is None else column.pending + leaf
         else:
-            column.fired = column.is_merged = True
-            self._push(column, leaf)
+            column.pending = leaf if column.pending is None else column.pending + leaf
 
-    def _push(self, column: _Column, leaf: torch.Tensor | None) -> None:
+    def _push(self, column: GradientColumn, leaf: torch.Tensor | None) -> None:
         owned = False
         if leaf is not None:
             if leaf.dtype is not column.dtype:
@@ -352,29 +330,6 @@ class GradientSums:
             self._waiting[column.bucket] -= 1
             if not self._waiting[column.bucket]:
                 self._on_ready(column.bucket)
-
-
-def _checked_leaf(gradient: torch.Tensor, column: _Column) -> torch.Tensor:
-    """Return the part of a gradient that lies here.
-
-    Raises:
-        UsageError: it is sparse.
-    """
-    leaf = local_gradient(gradient, column.parameter) if column.is_sharded else gradient
-    if leaf.layout is not torch.strided:
-        raise UsageError(
-            f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
-            "supported (use sparse=False in the embedding)"
-        )
-    return leaf
-
-
-def _zero_frozen(column: _Column) -> None:
-    """Make a frozen parameter's part of the flat buffers +0.0, once."""
-    for part, out in enumerate(column.outs):
-        if not column.zeroed[part]:
-            out.zero_()
-            column.zeroed[part] = True
 
 
 def _added(

@@ -37,8 +37,14 @@ class SumStack:
         ``owned``: nobody else has the leaf's memory, so that a sum may be written there.
         """
         for _ in range(merges):
-            left, left_owned = self._sums.pop(), self._owned.pop()
-            leaf, owned = _add(left, left_owned, leaf, owned, None if self._sums else out)
+            left, is_left_owned = self._sums.pop(), self._owned.pop()
+            place = None if self._sums else out
+            if left is None or leaf is None:
+                leaf, owned = _add_absent(left, is_left_owned, leaf, owned, place)
+                continue
+            if place is None:
+                place = left if is_left_owned else leaf if owned else None
+            leaf, owned = torch.add(left, leaf, out=place), True
         if not is_last:
             self._sums.append(leaf)
             self._owned.append(owned)
@@ -48,20 +54,20 @@ class SumStack:
             out.copy_(leaf)
 
 
-def _add(
+def _add_absent(
     left: torch.Tensor | None,
-    left_owned: bool,
+    is_left_owned: bool,
     right: torch.Tensor | None,
-    right_owned: bool,
-    out: torch.Tensor | None,
+    is_right_owned: bool,
+    place: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, bool]:
-    """Return left + right, in ``out`` if given, else in an owned operand, else in a new tensor."""
-    if out is None:
-        out = left if left_owned and left is not None else right if right_owned else None
-    if left is not None and right is not None:
-        return torch.add(left, right, out=out), True
-    only = right if left is None else left
-    return None if only is None else torch.add(only, 0.0, out=out), True
+    """Return left + right of which one is absent, or both; as owned as what ``place`` is."""
+    only, owned = (left, is_left_owned) if right is None else (right, is_right_owned)
+    if only is None:
+        return None, True
+    if place is None and owned:
+        place = only
+    return torch.add(only, 0.0, out=place), True
 
 
 class ValueSums:
