@@ -87,7 +87,7 @@ def record_to_write(before: Job, after: Job) -> Register | None:
     if (
         all(map(is_, _of_membership(old), _of_membership(new)))
         and all(map(is_, _of_job(before), _of_job(after)))
-        and before.replicas.keys() == after.replicas.keys()
+        and (before.replicas is after.replicas or before.replicas.keys() == after.replicas.keys())
     ):
         return None
     register = record(after)
