@@ -56,6 +56,9 @@ from, however many others the coordinator has to hear before it.
   have Prepare. **the switch**: the last Prepared is said; until all have Switch. A death and what
   follows it happen {deaths} times.
 - **all events**: those three together, without the largest hundredth.
+- **the whole**: from a death to the last Switch of the change that brings its replacement in: with
+  all answers of the workers between those events, each of which the coordinator has to hear. The
+  pause of users is its part until all have Reform and have answered it.
 - **together**: connections of {gone:,} agents are reset, and their nodes do not come back: timed is
   from when a node is lost for it ({node:g} s later). Then as many of the rest fall silent
   without a packet, and last as many workers die and their agents say so."""
@@ -75,6 +78,7 @@ class Found:
     deaths_s: list[float] = field(default_factory=list)
     prepared_s: list[float] = field(default_factory=list)
     switched_s: list[float] = field(default_factory=list)
+    whole_s: list[float] = field(default_factory=list)
     back_s: list[float] = field(default_factory=list)
     back_busy_s: list[float] = field(default_factory=list)
     vanished: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -175,6 +179,7 @@ class Bench:
         self.found.prepared_s.append(prepared.at_s - ready_s)
         built_s = fleet.said_s[Prepared, Generation(prepared.generation)]
         self.found.switched_s.append(self._last("switch").at_s - built_s)
+        self.found.whole_s.append(self._last("switch").at_s - died_s)
         self.found.back_s.append(time.monotonic() - died_s)
         self.found.back_busy_s.append(self.busy_s() - busy_s)
         self.weigh()
@@ -218,7 +223,7 @@ async def measure(agents: int, deaths: int, core: int, directory: Path) -> Found
         print(f"{100 * bench.found.busy:.0f} % of a core at rest", flush=True)
         for number in range(deaths):
             await bench.lose_one(bench.fleet.agents[number * 7 % agents])
-            kinds = (found.deaths_s, found.prepared_s, found.switched_s)
+            kinds = (found.deaths_s, found.prepared_s, found.switched_s, found.whole_s)
             told = " / ".join(f"{times_s[-1]:.3f}" for times_s in kinds)
             print(f"a death: {told} s, {found.back_busy_s[-1]:.2f} s busy", flush=True)
         await bench.lose_many("reset", Agent.vanish, wait_s=NODE_S)
@@ -241,6 +246,7 @@ def figures_of(found: Found) -> tuple[Figure, ...]:
         ("a death to the last Reform", "s", found.deaths_s, soon),
         ("a replacement to the last Prepare", "s", found.prepared_s, soon),
         ("the last Prepared to the last Switch", "s", found.switched_s, soon),
+        ("the whole, from a death to the last Switch", "s", found.whole_s, ""),
         ("a death until all train again, one more started", "s", found.back_s, ""),
         ("the same, of the coordinator's processor", "s", found.back_busy_s, ""),
         ("from the first connection to one generation", "s", [found.formed_s], ""),
