@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
 from tools import setup
+
+
+def test_while_pip_is_silent_the_set_up_says_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "TOLD_EVERY_S", 0.05)
+
+    setup.install([sys.executable, "-c", "import time; time.sleep(0.5)"])
+
+    assert capsys.readouterr().out.startswith("setup: 0:00 min, ")
+
+
+def test_a_set_up_that_fails_is_told() -> None:
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 3"):
+        setup.install([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_another_torch_takes_its_companions_with_it() -> None:

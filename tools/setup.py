@@ -15,12 +15,16 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 NEEDS_GB = 8
 """Disk space for a new ``.venv``: 5 GB installed, plus what pip unpacks on the way."""
+
+TOLD_EVERY_S = 20.0
+"""Between two lines about what pip has written, in seconds."""
 
 _GOES_WITH_TORCH = re.compile(r"(torch|torchvision|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
 
@@ -53,6 +57,28 @@ def constraints_with(torch: str) -> str:
     return "\n".join([*kept, f"torch=={torch}", ""])
 
 
+def install(command: list[str]) -> None:
+    """Run pip, which says nothing meanwhile; say from time to time how much is on the disk.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    began_s, free = time.monotonic(), shutil.disk_usage(ROOT).free
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                code = process.wait(TOLD_EVERY_S)
+            except subprocess.TimeoutExpired:
+                written_gb = max(0.0, (free - shutil.disk_usage(ROOT).free) / 1e9)
+                spent_s = int(time.monotonic() - began_s)
+                spent = f"{spent_s // 60}:{spent_s % 60:02} min"
+                print(f"setup: {spent}, {written_gb:.1f} GB written, pip goes on", flush=True)
+                continue
+            break
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Make or refresh the environment; return the exit code."""
     parser = argparse.ArgumentParser(description="Set up a virtual environment for this checkout.")
@@ -66,7 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(
         f"Setting up {options.venv}: pip downloads about 2.5 GB, most of it PyTorch with its CUDA "
-        "libraries; a few minutes the first time.",
+        "libraries, and unpacks 5 GB; 2 to 10 minutes the first time. It says every "
+        f"{TOLD_EVERY_S:g} s how far it is.",
         flush=True,
     )
     pip = [
@@ -84,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
             constraints = venv / "constraints.txt"
             constraints.write_text(constraints_with(options.torch))
         extras = f"{ROOT}[engine,demo,dev]"
-        subprocess.run([*pip, "-c", str(constraints), "-e", extras], check=True, cwd=ROOT)
+        install([*pip, "-c", str(constraints), "-e", extras])
     except subprocess.CalledProcessError as error:
         print(
             f"setup: `{' '.join(map(str, error.cmd))}` failed with exit code {error.returncode}; "

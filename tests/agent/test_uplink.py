@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 
 from pliant.agent import uplink
 from pliant.agent.uplink import Uplink
-from pliant.core.errors import PermanentError
+from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation
 from pliant.wire.codec import encode
@@ -233,7 +233,7 @@ def test_a_token_that_is_refused_everywhere_is_told_at_once(
     async def play() -> None:
         async with serve(_Coordinator(1).take, "127.0.0.1", 0, process_request=refuse) as server:
             ports = (next(iter(server.sockets)).getsockname()[1], place.getsockname()[1])
-            with pytest.raises(PermanentError, match="its token is another"):
+            with pytest.raises(WrongTokenError, match="has another token; give the file"):
                 await asyncio.wait_for(searching(at(*ports[:num_places])).run(), 20)
 
     asyncio.run(play())

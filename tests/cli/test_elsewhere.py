@@ -189,7 +189,11 @@ def test_a_wrong_token_is_one_sentence(
     assert code_of([*words, *there]) == 2
 
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "pliant: the job's token is missing or wrong\n")
+    assert said.out == ""
+    assert said.err == (
+        f"pliant: --token-file: the job at {there[1]} has another token; give the file token in "
+        "the coordinator's --out, or a copy of it\n"
+    )
     assert DistantCoordinator.asked == []
 
 

@@ -167,7 +167,12 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["drain", "r3", "--notice", "0s"], "--notice 0s must be more than 0"),
         (["--frobnicate"], "No such option: --frobnicate"),
         (["frobnicate"], "No such command 'frobnicate'"),
-        (["drain"], "Missing argument 'REPLICA'"),
+        (["drain"], "pliant drain needs REPLICA (Who leaves, e.g. r3); see pliant drain"),
+        (
+            ["agent", "--join", "h:1"],
+            "pliant agent needs --token-file FILE (DIR/token of the coordinator's --out, or a copy",
+        ),
+        (["scale", "-1"], "pliant scale: -1 is read as an option; a number here is not negative"),
     ],
 )
 def test_bad_input_gets_one_sentence(

@@ -308,8 +308,8 @@ DRAWN = """\
 """
 
 
-def drawn(what: Any) -> str:
-    console = Console(file=io.StringIO(), width=100, highlight=False)
+def drawn(what: Any, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(what)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "".join(f"{line.rstrip()}\n" for line in str(text).splitlines())
@@ -317,6 +317,12 @@ def drawn(what: Any) -> str:
 
 def test_the_picture_shows_devices_claims_reasons_and_teams() -> None:
     assert drawn(pool_panel(STATUS, now_at=1120.0)) == DRAWN
+
+
+def test_at_80_columns_a_reason_has_the_whole_width() -> None:
+    lines = drawn(pool_panel(STATUS, now_at=1120.0), width=80).splitlines()
+    assert f"{'│ gpt: has 4 of 8':79}│" in lines
+    assert f"{'│ claim-1: 1 device on the way from others':79}│" in lines
 
 
 def test_the_picture_says_in_words_what_colours_say() -> None:

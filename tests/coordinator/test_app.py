@@ -414,6 +414,7 @@ def test_wishes_are_answered_with_the_cores_reason(tmp_path: Path) -> None:
 
         assert accepted.status_code == 202
         assert accepted.json()["target_replicas"] == 1
+        assert accepted.json()["reason"].endswith("1 asked for")
         assert unknown.status_code == 409
         assert "r9" in unknown.json()["detail"]
         assert last.status_code == 409

@@ -912,9 +912,11 @@ def test_who_is_refused_again_and_again_does_not_fill_the_log(
 ) -> None:
     async def scene(world: World) -> None:
         for _ in range(1000):
-            world.driver.refuse("stranger", "a WebSocket without the token")
+            world.driver.refuse("stranger", "a connection without the job's token")
         assert world.driver.refused == {"stranger": 1000}
 
     play(tmp_path, scene)
 
     assert len(caplog.records) == 10
+    said = caplog.records[1].getMessage()
+    assert said == "refused (stranger, 2 so far): a connection without the job's token"

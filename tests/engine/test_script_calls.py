@@ -101,6 +101,15 @@ def test_between_two_calls_of_steps_a_scheduler_may_be_stepped() -> None:
     train(between=stepped(KINDS[0]))
 
 
+def test_torchs_warning_of_a_scheduler_names_the_line_of_the_script() -> None:
+    other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+
+    with pytest.warns(UserWarning, match="Detected call of `lr_scheduler.step") as warned:
+        train(tail=stepped(lambda optimizer: lr_scheduler.StepLR(other, 1)))
+
+    assert {each.filename for each in warned} == {__file__}
+
+
 def test_the_sessions_own_schedulers_are_stepped() -> None:
     train(scheduler=KINDS[4])
     train(plateau=lambda optimizer: {"loss": lr_scheduler.ReduceLROnPlateau(optimizer)})

@@ -1078,8 +1078,8 @@ LOOP = [
     ),
     Refusal(
         sentence="Asserting.step() failed in its first update (ValueError: I need a closure); a "
-        "session calls it without a closure, once the gradient of the whole step is there, with no "
-        "graph behind it",
+        "session calls it without a closure, once the gradient is whole and has no "
+        "graph",
         when="an optimizer cannot make its first update: it wants a closure, or a graph",
         instead="a first-order optimizer",
         script=own_update(Asserting),

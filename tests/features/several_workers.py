@@ -74,7 +74,7 @@ SKIPPED = Whole(
 
 WHOLE = {
     "Adafactor": SUMS,
-    "Rprop(foreach=True)": Whole(mark="`foreach=False`", says="Rprop.step() failed in its first"),
+    "Rprop(foreach=True)": Whole(mark="`foreach=False`", says="sharded: say foreach=False"),
     **{f"{name}(fused=True)": FUSED for name in ("Adagrad", "Adam", "AdamW", "SGD")},
     "Muon with AdamW": SUMS,
     "an optimizer of your own": Whole(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.observe.story import Story
 
 from pliant.observe.explain import explained_of
@@ -28,6 +29,18 @@ def test_a_restore_is_one_event_and_no_loss_or_join() -> None:
     assert 20.0 < restore.pause_s < 23.0
     assert resize_line(restore).startswith("r3 restored at step 10, generation 2, now 1 replica (")
     assert "3 steps to repeat): from step-00000010-l1" in resize_line(restore)
+
+
+def test_the_time_while_it_was_suspended_is_no_pause() -> None:
+    story = Story().started().start("r1").spare("r1").switch("r1").steps(10)
+    story.saved("step-00000010-l1").write("job_ended", reason="suspended on request")
+    story.now += 96.0
+    story.started().start("r2").spare("r2", after_s=2.0)
+    story.restore("r2", checkpoint="step-00000010-l1", committed=10).steps(5)
+
+    (restore,) = board_of(story.records).resizes()
+
+    assert restore.pause_s == pytest.approx(2.0)
 
 
 def test_the_step_goes_back_and_the_dead_are_not_listed() -> None:

@@ -26,7 +26,7 @@ from websockets.http11 import Response
 
 from pliant.agent.thinning import Thinning
 from pliant.core.commands import Command
-from pliant.core.errors import PermanentError
+from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.events import Exited, Progressed, Running
 from pliant.core.printable import in_one_line
 from pliant.core.tls_files import TlsFiles
@@ -217,9 +217,9 @@ class Uplink:
                             last_seen_s, wait_s, refusal = clock.now_s(), RETRY_S, None
             except (OSError, WebSocketException, TimeoutError) as error:
                 if isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN:
-                    refusal = PermanentError(
-                        f"the coordinator at {url} refused this agent ({error}): its token "
-                        "is another; give both the same --token-file"
+                    refusal = WrongTokenError(
+                        f"--token-file: the job at {url} has another token; give the file token "
+                        "in the coordinator's --out, or a copy of it"
                     )
                 elif (fault := self._fault_of_tls(error, url)) is not None and not self._has_met:
                     refusal = PermanentError(fault)

@@ -147,9 +147,26 @@ def exit_code_of(command: Callable[[], Any]) -> int:
         sentence_of = getattr(error, "format_message", None)
         if sentence_of is None:
             raise
-        sentence = sentence_of()
+        sentence = _with_advice(error, sentence_of())
         return complain(sentence, EXIT_USAGE) if sentence else EXIT_USAGE  # empty: help was shown
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _with_advice(error: Exception, sentence: str) -> str:
+    """Say what to do about a mistake that the parser found, beside what is wrong."""
+    ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    path = "pliant" if ctx is None else ctx.command_path
+    if sentence.startswith("Missing ") and param is not None:
+        what = param.metavar or param.name
+        what = f"{param.opts[0]} {what}" if param.param_type_name == "option" else what
+        more = (getattr(param, "help", None) or "").rstrip(".")
+        return f"{path} needs {what}" + f" ({more})" * bool(more) + f"; see {path} --help"
+    option = str(getattr(error, "option_name", ""))
+    if option[1:2].isdigit():
+        return f"{path}: {option} is read as an option; a number here is not negative"
+    if sentence.startswith("No such "):
+        return f"{sentence.rstrip('.')}; {path} --help lists what there is"
+    return sentence
 
 
 def _flush() -> None:

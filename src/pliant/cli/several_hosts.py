@@ -29,7 +29,7 @@ from pliant.cli.terminal import complain, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Labels, NodeId
 from pliant.machine import run_files
@@ -378,7 +378,8 @@ def exit_code_of(run: Callable[[], EndJob | None], *, is_job: bool) -> int:
     try:
         end = run()
     except PermanentError as error:
-        return complain(str(error), EXIT_FAILED)
+        is_input = isinstance(error, ConfigError)
+        return complain(str(error), EXIT_USAGE if is_input else EXIT_FAILED)
     if end is None:
         return EXIT_INTERRUPTED
     say_aside(f"the job has ended: {end.reason}")

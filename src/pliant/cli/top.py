@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -48,6 +48,9 @@ RUNS_SHOWN = 6
 DEVICES_SHOWN = 256
 """Devices that are drawn one by one."""
 
+NARROW = 92
+"""Columns below which reasons stand under the table of claims: beside it they had 10 of 80."""
+
 
 def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> RenderableType:
     """Draw a pool: its devices, who has them, who waits and why, what teams use."""
@@ -55,7 +58,7 @@ def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> Render
     claims = status["claims"]
     colours = {claim["name"]: PALETTE[index % len(PALETTE)] for index, claim in enumerate(claims)}
     rows: list[RenderableType] = [_figures(status), _devices(status, colours)]
-    rows += [Text(), _claims(status, colours, now_at)] if claims else []
+    rows += [Text(), _Claims(status, colours, now_at)] if claims else []
     if len(status["teams"]) > 1 or any(team["quota"] is not None for team in status["teams"]):
         rows += [Text(), _teams(status["teams"])]
     title = Text.assemble("pool ", (status["pool"], "bold"), " ")
@@ -119,32 +122,47 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
     return text
 
 
-def _claims(status: dict[str, Any], colours: dict[str, str], now_at: float) -> RenderableType:
-    names = {device["device"]: device.get("name") for device in status["devices"]}
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    for name in ("claim", "team", "priority", "state"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("has", justify="right", no_wrap=True)
-    table.add_column("which", max_width=16, overflow="fold")
-    table.add_column("asks", justify="right", no_wrap=True)
-    table.add_column("since", justify="right", no_wrap=True)
-    table.add_column("why", ratio=1, overflow="fold")
-    for claim in status["claims"]:
-        low, high = claim["min"], claim["ask"]
-        state = claim["state"]
+class _Claims:
+    """The table of claims, which knows how wide it may be."""
+
+    def __init__(self, status: dict[str, Any], colours: dict[str, str], now_at: float) -> None:
+        self._claims = status["claims"]
+        self._names = {device["device"]: device.get("name") for device in status["devices"]}
+        self._colours = colours
+        self._now_at = now_at
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        is_narrow = options.max_width < NARROW
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not is_narrow)
+        for name in ("claim", "team", "priority", "state"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("has", justify="right", no_wrap=True)
+        table.add_column("which", max_width=16, overflow="fold")
+        table.add_column("asks", justify="right", no_wrap=True)
+        table.add_column("since", justify="right", no_wrap=True)
+        if not is_narrow:
+            table.add_column("why", ratio=1, overflow="fold")
+        for claim in self._claims:
+            table.add_row(*self._row(claim), *([] if is_narrow else [Text(claim["reason"])]))
+        yield table
+        for claim in self._claims if is_narrow else []:
+            if claim["reason"]:
+                colour = self._colours[claim["name"]]
+                yield Text.assemble((claim["name"], colour), f": {claim['reason']}")
+
+    def _row(self, claim: dict[str, Any]) -> list[str | Text]:
+        low, high, state = claim["min"], claim["ask"], claim["state"]
         left = "" if claim["leave_s"] is None else f" {claim['leave_s']:.0f} s"
-        table.add_row(
-            Text(claim["name"], style=colours[claim["name"]]),
+        return [
+            Text(claim["name"], style=self._colours[claim["name"]]),
             Text(claim["team"]),
             Text(claim["priority"]),
             Text(f"{state}{left}", style=STATE_STYLE.get(state, "")),
             str(len(claim["devices"])),
-            Text(_which(claim["devices"], names)),
+            Text(_which(claim["devices"], self._names)),
             str(high) if low >= high else f"{low}-{high}",
-            duration(max(0.0, now_at - claim["since"])),
-            Text(claim["reason"]),
-        )
-    return table
+            duration(max(0.0, self._now_at - claim["since"])),
+        ]
 
 
 def _which(devices: list[int], names: dict[int, str | None]) -> str:

@@ -127,7 +127,8 @@ def create_app(
     async def agents(socket: WebSocket) -> None:
         """Serve an agent."""
         if not is_token(socket.headers.get("authorization", ""), token):
-            driver.refuse("stranger", "a WebSocket without the token")
+            host = "somewhere" if socket.client is None else socket.client.host
+            driver.refuse("stranger", f"a connection from {host} without the job's token")
             await socket.close(status.WS_1008_POLICY_VIOLATION)
             return
         certified = None if is_any_node else socket.scope["state"].get("certified")
@@ -210,5 +211,9 @@ async def _request(driver: JobDriver, event: events.Event) -> Accepted:
     if ready.declined is not None:
         raise HTTPException(status.HTTP_409_CONFLICT, ready.declined.reason)
     board = driver.board
-    reason = "; ".join(ready.notes) or str((board.decision or {}).get("reason") or "")
+    decided = str((board.decision or {}).get("reason") or "")
+    if isinstance(event, events.Scaled) and decided:
+        reason = decided  # the notes are of the change under way
+    else:
+        reason = "; ".join(ready.notes) or decided
     return Accepted(target_replicas=board.target_replicas, reason=reason)

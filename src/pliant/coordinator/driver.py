@@ -212,7 +212,7 @@ class JobDriver:
         """Count a message that could not be read; tell the 1st, 2nd, 4th, 8th ... of a sender."""
         count = self.refused[sender] = self.refused[sender] + 1
         if count.bit_count() == 1:
-            _log.warning("refused %d of the messages of %s: %s", count, sender, reason)
+            _log.warning("refused (%s, %d so far): %s", sender, count, reason)
 
     # --- the loop ----------------------------------------------------------------------
 

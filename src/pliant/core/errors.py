@@ -47,6 +47,10 @@ class PermanentError(PliantError):
     """A shell failed in a way that trying again cannot mend."""
 
 
+class WrongTokenError(PermanentError, ConfigError):
+    """Who joins a job showed another token than the job's: the user's to fix."""
+
+
 class StateCorruptError(PermanentError):
     """The state of this replica is not that of most others: its memory or device changed it."""
 

@@ -13,6 +13,7 @@ unseen.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -65,7 +66,7 @@ class ScriptCalls:
             self._replace(_cell(getattr(clip_grad, function)), _BODY, partial(self._clip, *words))
         for kind in _kinds(LRScheduler):
             if "step" in vars(kind):
-                self._replace(kind, "step", self._check_scheduler)
+                self._replace(kind, "step", self._check_scheduler, call=_warning_the_caller)
 
     def close(self) -> None:
         """Let everything be as it was; a second call does nothing."""
@@ -82,7 +83,13 @@ class ScriptCalls:
         finally:
             self.is_watching = before
 
-    def _replace(self, holder: Any, name: str, check: Callable[..., Any]) -> None:
+    def _replace(
+        self,
+        holder: Any,
+        name: str,
+        check: Callable[..., Any],
+        call: Callable[..., Any] = lambda function, *args, **kwargs: function(*args, **kwargs),
+    ) -> None:
         original = getattr(holder, name)
 
         @functools.wraps(original)
@@ -90,7 +97,7 @@ class ScriptCalls:
             if self.is_watching and (read := check(*args, **kwargs)):
                 args = read
                 kwargs.pop("parameters", None)
-            return original(*args, **kwargs)
+            return call(original, *args, **kwargs)
 
         self._originals.append((holder, name, original))
         setattr(holder, name, checked)
@@ -136,6 +143,19 @@ class ScriptCalls:
                 "Session(scheduler=...), which steps it with each optimizer step, or step it "
                 "between two calls of steps()"
             )
+
+
+def _warning_the_caller(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what warns of the line that calls it: that one is the script's, and not here."""
+    with warnings.catch_warnings(record=True) as found:
+        result = function(*args, **kwargs)
+    for each in found:
+        here = each.filename == __file__
+        if here:
+            warnings.warn(each.message, each.category, stacklevel=3)
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return result
 
 
 def _held(part: Any, depth: int = 3) -> Iterator[Any]:

@@ -41,6 +41,8 @@ LOOKED_AT = 3
 """First updates after which optimizers are looked at: state is made in the first, and what an
 optimizer remembers of its last gradient is there in the second."""
 
+AS_CALLED = "a session calls it without a closure, once the gradient is whole and has no graph"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
@@ -331,10 +333,12 @@ class Update:
             if not is_first or isinstance(error, UsageError):
                 raise
             text = (str(error).strip().splitlines() or [""])[0]
+            groups = optimizer.param_groups if self._is_sharded else []
+            is_foreach = any(one.get("foreach") for one in groups)
+            advice = "its parameters are sharded: say foreach=False" if is_foreach else AS_CALLED
             raise UsageError(
                 f"{type(optimizer).__name__}.step() failed in its first update "
-                f"({type(error).__name__}: {text}); a session calls it without a closure, once the "
-                "gradient of the whole step is there, with no graph behind it"
+                f"({type(error).__name__}: {text}); {advice}"
             ) from error
         finally:
             self._is_stepping = False

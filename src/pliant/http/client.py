@@ -31,6 +31,9 @@ GONE = 410
 NEXT = "Pliant-Next"
 """Header of a piece of something: what to ask for to get the one behind it."""
 
+NO_TOKEN = 401
+"""HTTP status of who shows no token, or another."""
+
 FORBIDDEN = 403
 """HTTP status of what somebody else may do."""
 
@@ -108,6 +111,11 @@ class Caller:
             raise ConfigError(f"{who} does not answer at {self._served.url}: {fault}") from None
         if response.is_success:
             return response
+        if response.status_code == NO_TOKEN and isinstance(self._served, DistantJob):
+            raise ConfigError(
+                f"--token-file: the job at {self._served.name} has another token; give the file "
+                "token in the coordinator's --out, or a copy of it"
+            )
         raise ConfigError(refusal(response, self._served.kind))
 
     def pages(self) -> Iterator[dict[str, Any]]:

@@ -140,6 +140,8 @@ class Timeline:
     _gaps: dict[int, deque[float]] = field(default_factory=dict)
     _resizes: list[_OpenResize] = field(default_factory=list)
     _unpriced: dict[int, list[int]] = field(default_factory=dict)  # by size
+    _has_ended: bool = False
+    _begun: float = 0.0  # it went on after an end; how long it was suspended is no pause
     _first_prepare: float | None = None
     _first_loss: float | None = None
     _losses: dict[str, str] = field(default_factory=dict)
@@ -159,7 +161,10 @@ class Timeline:
                 self._on_order(record)
             case "commit":
                 self._on_commit(record)
+            case "job_started" if self._has_ended:
+                self._begun, self._has_ended = self.clock.moment_s(record), False
             case "end_job" | "job_ended":
+                self._has_ended = True
                 for size in [size for size in self._unpriced if self._gaps.get(size)]:
                     self._price(size)
             case _:
@@ -294,7 +299,7 @@ class Timeline:
         """A new history: nobody is there that was before."""
         why = f"from {self.restored[self.generation] or 'the beginning, for nothing was durable'}"
         now = self.members.get(self.generation, ())
-        cause = self.commits[-1].mono if self.commits else None
+        cause = max(self.commits[-1].mono, self._begun) if self.commits else None
         self._open(record, ResizeKind.RESTORE, now, why, cause)
         self._first_loss = None
 
@@ -368,11 +373,11 @@ class Timeline:
 
     def _close(self, opened: _OpenResize, last: Commit, commit: Commit) -> None:
         """The first commit after the resize: the event is over, its longest gap is known."""
-        longest, later = commit.mono - last.mono, commit
+        longest, later = commit.mono - max(last.mono, self._begun), commit
         for earlier in reversed(self.commits):
             if later.mono <= opened.resize.cause_mono:
                 break
-            longest = max(longest, later.mono - earlier.mono)
+            longest = max(longest, later.mono - max(earlier.mono, self._begun))
             later = earlier
         opened.longest_s = longest
         opened.size = len(self.members.get(commit.generation, ())) or opened.resize.num_replicas

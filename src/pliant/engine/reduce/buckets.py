@@ -116,7 +116,13 @@ class Layout:
 
     @property
     def extras_index(self) -> int:
-        """Index of the extras bucket, the last one; only where ``extras`` > 0."""
+        """Index of the extras bucket, the last one.
+
+        Raises:
+            ValueError: there is none, and the last one is of parameters.
+        """
+        if not self.extras:
+            raise ValueError("this layout has no extras bucket: Layout.of(..., extras=N), N > 0")
         return len(self.buckets) - 1
 
     @cached_property
