@@ -58,6 +58,15 @@ _WORKERS = partial(
 )
 
 SHELL_FAULTS = [
+    Fault(
+        rule="R4",
+        what="who has finished and meets others once more does not register as finished",
+        room="engine/protocol",
+        path="runtime.py",
+        suite=("tests/engine/protocol/test_runtime.py",),
+        old="spare=self._spare, finished=self._is_finishing\n",
+        new="spare=self._spare, finished=self._is_finishing and member.reform is None\n",
+    ),
     _COORDINATOR(
         rule="R2",
         what="an order that its coordinator could not log stays out of the log",

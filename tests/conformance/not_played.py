@@ -58,6 +58,7 @@ NOT_SAID_BY_AGENTS = {
     "restart_finds_all_but_a_spare_lost_after_the_last_step": {
         "exit r1 unknown": "an agent says so only when it is asked, and the file does not ask",
     },
+    "restart_finds_a_leaver_that_may_publish": {"+ exit r2 signal SIGKILL": _MEANWHILE},
     "restore_after_a_total_loss": {"saved r1 checkpoint=step-9@9/1": _GONE},
     "restore_looks_anew_before_it_gives_up": {
         "running n1 runs=r2": "the order to start r3 has arrived here",
@@ -129,11 +130,16 @@ NOT_SAID_BY_SIMULATED = {
     "restart_and_the_end_of_a_leaver_comes_late": dict.fromkeys(
         ["finished 9 r1", "exit r1 finished", "finished 9 r2", "exit r2 finished"], _APART
     ),
+    "restart_finds_a_leaver_and_no_member": {"spare r3 keeps=checkpoints sees=step-5@5/1": _AGAIN},
+    "restart_finds_a_leaver_that_may_publish": {
+        "spare r3 keeps=checkpoints sees=step-5@5/1": _AGAIN,
+    },
     "restart_finds_all_but_a_spare_lost_after_the_last_step": {"exit r1 unknown": _STARTED_ANEW},
     "restart_finds_all_lost_after_the_last_step": dict.fromkeys(
         ["exit r1 unknown", "exit r2 unknown"], _STARTED_ANEW
     ),
     "restart_while_finishing_and_all_are_killed": {"exit r1 signal SIGKILL": _LEFT},
+    "restart_while_finishing_and_one_reforms": {"exit r1 signal SIGKILL": _LEFT},
     "restart_with_an_end_recorded_and_nobody_heard": {"exit r1 signal SIGKILL": _LEFT},
     "restart_with_nobody_left": dict.fromkeys(
         ["switched 2 r3 step=8", "switched 2 r4 step=8"], _UNNOTICED
@@ -144,6 +150,12 @@ NOT_SAID_BY_SIMULATED = {
     "restore_looks_anew_before_it_gives_up": {
         "spare r2 keeps=checkpoints sees=step-8@8/1": _AGAIN,
     },
+    "restore_waits_for_what_may_be_published": dict.fromkeys(
+        [f"spare {name} keeps=checkpoints sees=step-5@5/1" for name in ("r3", "r4")], _AGAIN
+    ),
+    "restore_waits_for_what_may_be_published_not_for_ever": dict.fromkeys(
+        ["spare r3 keeps=checkpoints", "spare r4 keeps=checkpoints"], _AGAIN
+    ),
     "the_leader_does_not_exit_after_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
     "the_leader_is_killed_after_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
     "trace_03_the_joiner_dies_after_the_switch": {"switched 2 r2 step=5": _AT_ONCE},

@@ -63,7 +63,7 @@ def check_end(universe: Universe, world: World, code: int) -> None:
         raise Violation(f"the job ends for want of state, which is in {whole}")
     if code == 4 and not count:
         raise Violation("the job ends for want of state before a step was made")
-    is_led = world.leader in world.ended_well
+    is_led, minimum = world.leader in world.ended_well, universe.min_replicas
     if code == 0 and not is_led:
         raise Violation(f"the job ends well, and the script of {world.leader} was not at its end")
     outcome, told = recorded(universe, world).outcome, {name for name, _ in world.finished}
@@ -73,8 +73,9 @@ def check_end(universe: Universe, world: World, code: int) -> None:
         return  # as for scripts that do not come to ``steps()``: alike, and in time
     if code in (1, 2) and any(node.is_cut for node in world.nodes):
         return  # the devices that are left are too few
-    if code == 2 and world.late and not any(node.is_connected for node in world.nodes):
-        return  # the time that a job waits for nodes has passed, and none is there
+    there = [number for number, node in enumerate(world.nodes) if node.is_connected]
+    if code == 2 and world.late and sum(map(universe.nodes.__getitem__, there)) < minimum:
+        return  # the time that a job waits for nodes has passed, and too few are there
     if code not in (0, 4) and not (code == 3 and universe.may_stop):
         raise Violation(f"the job ends with code {code}")
 

@@ -363,7 +363,7 @@ def registration_of(
         universe.members[process.member],
         incarnation,
         spare=said if isinstance(said, Spare) else None,
-        finished=process.phase == "finished",
+        finished=process.finishing,
     )
     return universe.members.put(moved), tasks
 

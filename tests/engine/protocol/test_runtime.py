@@ -12,7 +12,8 @@ import pytest
 from torch import nn
 
 import pliant
-from pliant.core.commands import Prepare, Reform
+from pliant.core.commands import Prepare, Reform, RollCall
+from pliant.core.events import Event, Registered
 from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
 from pliant.engine.protocol.group_builds import GroupBuilds
 from pliant.engine.protocol.runtime import ProtocolRuntime
@@ -32,7 +33,20 @@ OTHERS = {
 }
 """Names of what is no object of the package."""
 
+R1 = ReplicaId("r1")
 SECRET = "0123456789abcdef" * 4
+
+
+def worker() -> tuple[ProtocolRuntime, Any, list[Event]]:
+    """Return the protocol of r1, what a command is given to, and what it says."""
+    handlers: list[Any] = []
+    said: list[Event] = []
+    link = SimpleNamespace(attach=lambda *given: handlers.extend(given), send=said.append)
+    assignment = SimpleNamespace(address="127.0.0.1")
+    context: Any = SimpleNamespace(replica=R1, link=link, assignment=assignment, tls=None)
+    layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
+    runtime = ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))
+    return runtime, handlers[0], said
 
 
 def assigned(path: Path) -> Iterator[ast.Attribute]:
@@ -68,6 +82,23 @@ def test_the_protocols_value_is_replaced_in_one_place() -> None:
     assert found == ["runtime.py: self._member", "runtime.py: self._member"]  # made, replaced
 
 
+def test_one_that_has_finished_says_so_while_it_meets_others_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator that comes then must not take the run for one that nobody has ended."""
+    monkeypatch.setattr(GroupBuilds, "learn", lambda *_: None)
+    monkeypatch.setattr(GroupBuilds, "start", lambda *_: None)
+    runtime, command, said = worker()
+    order = Order(generation=Generation(3), members=(Seat(replica=R1, endpoint="h:1"),))
+    runtime.finish(has_left_loop=False)
+    command(Reform(to=(R1,), order=order, secret=SECRET), Incarnation(1))
+
+    command(RollCall(to=(R1,)), Incarnation(2))
+
+    assert isinstance(said[-1], Registered)
+    assert said[-1].finished
+
+
 @pytest.mark.parametrize("kind", [Prepare, Reform])
 def test_the_secret_is_there_when_the_build_starts(
     monkeypatch: pytest.MonkeyPatch, kind: type[Prepare | Reform]
@@ -77,17 +108,9 @@ def test_the_secret_is_there_when_the_build_starts(
     monkeypatch.setattr(
         GroupBuilds, "start", lambda _, order: did.append(("start", order.generation))
     )
-    handlers: list[Any] = []
-    link = SimpleNamespace(attach=lambda *given: handlers.extend(given), send=lambda *_: None)
-    assignment = SimpleNamespace(address="127.0.0.1")
-    context: Any = SimpleNamespace(
-        replica=ReplicaId("r1"), link=link, assignment=assignment, tls=None
-    )
-    layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
-    ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))
-    seat = Seat(replica=ReplicaId("r1"), endpoint="h:1")
-    order = Order(generation=Generation(3), members=(seat,))
+    _, command, _ = worker()
+    order = Order(generation=Generation(3), members=(Seat(replica=R1, endpoint="h:1"),))
 
-    handlers[0](kind(to=order.replicas, order=order, secret=SECRET), Incarnation(1))
+    command(kind(to=order.replicas, order=order, secret=SECRET), Incarnation(1))
 
     assert did == [("learn", 3, SECRET), ("start", 3)]

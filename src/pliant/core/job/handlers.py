@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core import events
-from pliant.core.commands import Dismiss, Publish
+from pliant.core.commands import Dismiss, Look, Publish
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import (
@@ -122,7 +122,13 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
             known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
             tx.job = replace(tx.job, costs=known)
-    tx.job = replace(tx.job, looking=tx.job.looking - {event.replica})
+    is_old = event.is_durable and event.replica in tx.job.outdated
+    if is_old and tx.job.stage is Stage.STARTING:
+        tx.job = replace(tx.job, looking=tx.job.looking | {event.replica})
+        tx.commands.append(Look(to=(event.replica,)))
+    else:
+        tx.job = replace(tx.job, looking=tx.job.looking - {event.replica})
+    tx.job = replace(tx.job, outdated=tx.job.outdated - {event.replica})
     if event.checkpoints:
         tx.job = replace(tx.job, has_checkpoints=True)
     if tx.job.stage is Stage.STARTING:
@@ -144,6 +150,7 @@ def _on_registered(tx: Transaction, event: events.Registered) -> None:
         registration.end_past(tx, event.replica)
         replicas.drop_from_membership(tx, event.replica)
     elif event.spare is not None:
+        registration.drop_publisher(tx, event)
         on_worker_event(tx, replace(event.spare, replica=event.replica))
         if tx.job.stage is Stage.STARTING:  # what it saw when it said so may be old
             lifecycle.look_anew(tx)
@@ -158,6 +165,7 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
     if known and event.lineage == tx.job.membership.lineage:
         tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
         tx.job = replace(tx.job, may_have_checkpoints=True)  # if its Saved is never heard
+        tx.job = replace(tx.job, publishers=tx.job.publishers | {event.replica})
     else:
         tx.count_stale()
 

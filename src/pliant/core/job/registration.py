@@ -132,6 +132,7 @@ def _take_in(tx: Transaction, node: NodeId, names: Iterable[ReplicaId]) -> list[
         return []
     for name in unknown:
         tx.put(name, Replica(node=node, due_s=tx.now_s + tx.settings.start_s))
+    tx.job = replace(tx.job, publishers=tx.job.publishers.union(unknown))
     return unknown
 
 
@@ -185,6 +186,14 @@ def _register(tx: Transaction, event: Registered) -> None:
         tx.count_stale()
         return
     tx.job = replace(job, registered=job.registered.put(event.replica, event))
+    drop_publisher(tx, event)
+
+
+def drop_publisher(tx: Transaction, event: Registered) -> None:
+    """Take note that one has nothing to publish: it holds no state, and obeys nobody before."""
+    if not rejoin.is_past(event):
+        others, outdated = (x - {event.replica} for x in (tx.job.publishers, tx.job.outdated))
+        tx.job = replace(tx.job, publishers=others, outdated=outdated)
 
 
 def _lose_nodes(tx: Transaction, lost: Sequence[NodeId]) -> None:
@@ -329,7 +338,7 @@ def _place(tx: Transaction, event: Registered, present: frozenset[ReplicaId]) ->
     if name in present:
         state = ReplicaState.TRAINING if event.has_state else ReplicaState.SPARE
         tx.move(name, replace(replica, due_s=NEVER), state, registered)
-    elif name in tx.job.membership.leavers:
+    elif name in tx.job.membership.leavers and present:
         leaver = replace(
             replica,
             due_s=tx.now_s + tx.settings.policy.graceful_shutdown_timeout_s,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pliant.core.commands import Command, Look
 from pliant.core.events import Saved
-from pliant.core.job.state import Job, spares
+from pliant.core.job.state import Job, ReplicaState, spares
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import Membership, Moment, Outcome
@@ -52,8 +52,15 @@ def saved(job: Job, event: Saved) -> Job:
 
 
 def look_anew(job: Job) -> tuple[Job, tuple[Command, ...]]:
-    """Ask the spares for what there is now, as what they have said of it may be old."""
+    """Ask the spares for what there is now, as what they have said of it may be old.
+
+    If something may have been published, so may be what one has said that is on its way.
+    """
     names = tuple(spares(job))
+    if job.publishers:
+        coming = (n for n, one in job.replicas.items() if one.state is ReplicaState.STARTING)
+        left = job.publishers.intersection(job.replicas)
+        job = replace(job, outdated=frozenset(coming), publishers=left)
     if not names:
         return job, ()
     return replace(job, looking=frozenset(names)), (Look(to=names),)

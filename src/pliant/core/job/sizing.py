@@ -32,6 +32,7 @@ from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
+from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import Decision, Policy, PolicyView, consider, require_slots
 from pliant.core.sites import PlacementRule, next_leaver
@@ -43,6 +44,7 @@ LOOK_STEPS = 100
 
 def resize(tx: Transaction) -> None:
     """Ask the policy how many there should be; start or send away the difference."""
+    _end_publishing(tx)
     replicas.send_away_apart(tx)
     replicas.move_before_they_begin(tx)
     missing = _follow_policy(tx)
@@ -62,6 +64,24 @@ def resize(tx: Transaction) -> None:
     replicas.start(tx, missing)
     if tx.job.start_by_s <= tx.now_s and tx.job.stage is Stage.STARTING:
         _end_if_impossible(tx)
+
+
+def _end_publishing(tx: Transaction) -> None:
+    """Once all are gone who could publish what is lost, see what there is; but not for ever."""
+    job = tx.job
+    left = sorted(job.publishers.intersection(job.replicas), key=age)
+    is_over = not left or job.start_by_s <= tx.now_s
+    if not job.publishers or job.membership.phase is not Phase.LOST or not is_over:
+        return
+    if left:
+        what = f"{', '.join(left)} may still publish a checkpoint, and is not waited for any more"
+        tx.notes.append(what)
+        tx.job = replace(job, publishers=frozenset())
+        return
+    wait_s = tx.settings.start_wait_s
+    if spares(job):
+        tx.job = replace(job, start_by_s=max(job.start_by_s, tx.now_s + wait_s))
+    lifecycle.look_anew(tx)
 
 
 def _follow_policy(tx: Transaction) -> int:
@@ -252,7 +272,7 @@ def _starters(tx: Transaction) -> list[ReplicaId]:
     is_pending = restoring.is_pending(tx.job)
     if tx.job.membership.attempt is not None and not is_pending:
         return spares(tx.job)
-    if is_pending and not _has_looked(tx):
+    if is_pending and (_may_be_published(tx.job) or not _has_looked(tx)):
         return []
     if not _may_start(tx, spares(tx.job)):
         return []
@@ -267,6 +287,11 @@ def _starters(tx: Transaction) -> list[ReplicaId]:
             replicas.send_away(tx, name, tx.settings.exit_s, why)
     ready = changes.joinable(tx.job.membership, spares(tx.job), is_hurried=False)
     return ready if _may_start(tx, ready) else []
+
+
+def _may_be_published(job: Job) -> bool:
+    """Whether somebody may still publish a checkpoint of the history that is lost."""
+    return bool(job.publishers) and is_durable(job)
 
 
 def _has_looked(tx: Transaction) -> bool:

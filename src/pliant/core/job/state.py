@@ -236,7 +236,7 @@ class Job:
     """The first spare: what later ones must agree with."""
 
     start_by_s: float = NEVER
-    """When the first generation goes without those that are not spare yet."""
+    """When the first generation no longer waits for others."""
 
     stop_for: str = ""
     """Why it is to stop, if the outside wants it and no person."""
@@ -245,10 +245,8 @@ class Job:
     """When a stop no longer waits for a step boundary."""
 
     registered: Table[ReplicaId, Registered] = field(default_factory=Table)
-    """RECOVERING: who has said where it stands."""
-
     kept: tuple[Event, ...] = ()
-    """RECOVERING: what came since, in order."""
+    """RECOVERING: who has said where it stands, and what came since, in order."""
 
     register_by_s: float = NEVER
     """RECOVERING: when members that have not said where they stand are lost."""
@@ -257,8 +255,12 @@ class Job:
     """The newest checkpoints that became durable in this process's time, oldest first."""
 
     looking: frozenset[ReplicaId] = frozenset()
-    """Spares that are to look anew which checkpoints there are: their lists are older than the loss
-    of the state."""
+    outdated: frozenset[ReplicaId] = frozenset()
+    """Spares that look anew for checkpoints, and replicas on their way that are to: what they have
+    said is older than the loss of the state."""
+
+    publishers: frozenset[ReplicaId] = frozenset()
+    """Who may have been told to publish: until it is gone, a checkpoint may come of it."""
 
     damaged: frozenset[str] = frozenset()
     """Checkpoints that could not be loaded."""
