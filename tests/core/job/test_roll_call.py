@@ -1,0 +1,52 @@
+"""What a coordinator that takes over waits for, and what it knows without having heard it."""
+
+from __future__ import annotations
+
+from pliant.core.events import NodeJoined, Prepared, PublishAsked, Spare, Switched, Ticked
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings, Stage, is_durable
+from pliant.core.values import Generation, Lineage, NodeId, Register, ReplicaId
+
+SETTINGS = JobSettings()
+NODE = NodeId("n1")
+R1 = ReplicaId("r1")
+
+
+def taken_over() -> Job:
+    """Return the job of a second coordinator, just begun: r1 trains and has said nothing yet."""
+    job, ready = controller.begin(now_s=0.0, settings=SETTINGS)
+    register: Register | None = ready.register
+    for event in (
+        NodeJoined(node=NODE, devices=1),
+        Spare(replica=R1, calls=0, num_slots=8, layout="a", endpoint="r1:1"),
+        Prepared(replica=R1, generation=Generation(1)),
+        Switched(replica=R1, generation=Generation(1), step=0),
+    ):
+        job, ready = controller.step(job, event, now_s=1.0, settings=SETTINGS)
+        register = ready.register or register
+    second, _ = controller.begin(now_s=10.0, settings=SETTINGS, register=register)
+    return controller.step(
+        second, NodeJoined(node=NODE, devices=1, replicas=(R1,)), now_s=10.0, settings=SETTINGS
+    )[0]
+
+
+def ticked(job: Job, now_s: float) -> Job:
+    return controller.step(job, Ticked(), now_s=now_s, settings=SETTINGS)[0]
+
+
+def test_a_coordinator_that_slept_through_its_roll_call_goes_on_with_it() -> None:
+    slept = ticked(taken_over(), 1000.0)
+
+    assert slept.stage is Stage.RECOVERING
+    assert R1 in slept.replicas
+    assert slept.register_by_s == 1000.0 + SETTINGS.timeouts.heartbeat_s / 5
+
+
+def test_who_was_allowed_to_publish_may_have_left_a_checkpoint() -> None:
+    job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
+    asks = PublishAsked(replica=R1, lineage=Lineage(1), committed=4, checkpoint="4/1")
+    for event in (NodeJoined(node=NODE, devices=1), asks):
+        job, _ = controller.step(job, event, now_s=0.0, settings=SETTINGS)
+
+    assert is_durable(job)
+    assert job.saved == ()
