@@ -23,6 +23,7 @@ from tests.conformance.live import FileTime, Told
 from pliant.agent import agent, placement, uplink, worker
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
+from pliant.agent.local_replica import speak_for_workers
 from pliant.coordinator.channel import serve_agent
 from pliant.core.events import Exited, ExitKind, NodeJoined
 from pliant.core.sites import HOST
@@ -142,7 +143,7 @@ class LiveNode:
 
     async def look_at_workers(self, is_heard: Callable[[], object]) -> None:
         """Let its agent look once which workers live."""
-        await _once(self.agent._speak_for_workers(), is_heard)
+        await _once(speak_for_workers(self.agent._replicas, self.agent._send), is_heard)
 
     async def be_read(self) -> None:
         """Let its agent hear what it was told, and that all it has said was read."""

@@ -102,6 +102,29 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
+def test_an_agent_that_is_told_to_end_is_not_waited_for(tmp_path: Path, number: int) -> None:
+    """It says that it leaves: nobody has to be silent for as long as a dead host is."""
+    with training(tmp_path, nodes={"near": 1, "far": 1}) as job:
+        elastic.wait_for_members(job, "r1", "r2")
+        homes = {str(r["node"]): str(r["replica"]) for r in job.records("worker")}
+        left = psutil.Process(job.agents["far"].pid)
+        replicas = left.children(recursive=True)
+        left.send_signal(number)
+        job.agents.pop("far").wait(WAIT_S)
+
+        assert not [one for one in replicas if one.is_running()]
+        elastic.wait_for_members(job, homes["near"])
+        (lost,) = job.records("node_lost")
+        assert lost["node"] == "far"
+        assert [record["node"] for record in job.records("agent_left")] == ["far"]
+        job.employ("far", 1)
+        job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
+        assert not job.records("exited")
+
+
 @pytest.mark.soak
 def test_a_node_whose_agent_can_start_nothing_any_more_leaves_the_others_training(
     tmp_path: Path,

@@ -17,12 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
+from pliant.agent import local_replica
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica, not_started
@@ -31,7 +31,7 @@ from pliant.agent.output import nobody_listens
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Places, Uplink
 from pliant.agent.work import JobHere
-from pliant.agent.worker import LAST_WORDS_S, LOOK_S
+from pliant.agent.worker import LAST_WORDS_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import Exited, ExitKind, Running
@@ -41,7 +41,7 @@ from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
-from pliant.wire.messages import AgentFailed, Alive, Work
+from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Work
 from pliant.wire.ports import OutputListener
 
 ALIVE_S = 1.0
@@ -52,8 +52,6 @@ MAX_SERVER_LIVES = 2
 
 LIST_EVERY = 5
 """Signs of life between two lists of all that runs here."""
-
-_REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a file name
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class Agent:
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
         self._refused = 0
-        self._has_failed = False
+        self._has_failed = self._is_leaving = False
         self._misfit: PermanentError | None = None
         self.life = new_life()
         self._signs = 0
@@ -152,7 +150,8 @@ class Agent:
             self._uplink.send(message)
         uplink = asyncio.create_task(self._uplink.run())
         over = asyncio.create_task(self._over.wait())
-        signs = map(asyncio.create_task, (self._stay_alive(), self._speak_for_workers()))
+        speaking = local_replica.speak_for_workers(self._replicas, self._send)
+        signs = map(asyncio.create_task, (self._stay_alive(), speaking))
         tasks = (uplink, over, *signs)
         try:
             await asyncio.wait({uplink, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -165,6 +164,15 @@ class Agent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def depart(self) -> None:
+        """While served: end the replicas and say that this agent leaves: nobody waits for it."""
+        self._is_leaving = True
+        self._waiting.clear()
+        await local_replica.end_all(self._replicas)
+        self._send(AgentLeft(node=self.node))
+        if self._uplink is not None:
+            await self._uplink.emptied(LAST_WORDS_S)
 
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
@@ -199,6 +207,8 @@ class Agent:
 
     def _obey(self, command: Command, incarnation: Incarnation) -> None:
         """Carry out a command; one that was carried out before changes nothing."""
+        if self._is_leaving:
+            return
         match command:
             case StartReplica(replica=replica):
                 self._start(replica)
@@ -215,7 +225,7 @@ class Agent:
     def _start(self, replica: ReplicaId) -> None:
         if replica in self._exits:
             self._send(self._exits[replica])
-        elif not _REPLICA_NAME.fullmatch(replica):
+        elif not local_replica.NAME.fullmatch(replica):
             self._refuse(replica, "is no name for a replica")
         elif replica not in self._replicas and replica not in self._waiting:
             self._waiting.append(replica)
@@ -324,7 +334,8 @@ class Agent:
 
     def _report_exit(self, exited: Exited) -> None:
         self._exits[exited.replica] = exited
-        self._send(exited)
+        if not self._is_leaving:  # or another would be started here in its place
+            self._send(exited)
 
     def _on_server_gone(self, launcher: Launcher) -> None:
         """The fork server died: so did its workers.  Try once more."""
@@ -377,14 +388,6 @@ class Agent:
                 self._send(Running(node=self.node, replicas=replicas))
             self._signs += 1
             await asyncio.sleep(max(ALIVE_S, self._uplink.signs_every_s if self._uplink else 0.0))
-
-    async def _speak_for_workers(self) -> None:
-        """Speak for workers that live and cannot say so; one that was stopped stays silent."""
-        while True:
-            for replica in self._replicas.values():
-                if (life := replica.unsaid_life()) is not None:
-                    self._send(life)
-            await asyncio.sleep(LOOK_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

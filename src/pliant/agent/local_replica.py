@@ -12,16 +12,18 @@ starting processes, of devices, or of the coordinator.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from pliant.agent.agent_config import PoolDevice
-from pliant.agent.worker import Worker
+from pliant.agent.worker import LOOK_S, Worker
 from pliant.core.commands import Command
 from pliant.core.events import Exited, ExitKind, Progressed
 from pliant.core.values import Incarnation, NodeId, ReplicaId
@@ -33,6 +35,11 @@ from pliant.wire.ports import OutputListener
 
 ORDERLY = (ExitKind.FINISHED, ExitKind.LEFT)
 """Ends after which the other workers of a replica are given the time to end as well."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a file name
+
+END_S = 2.0
+"""How long an agent that was told to end waits for its replicas to be gone, in seconds."""
 
 SILENT_LOOKS = 3
 """Looks in a row that find no life in a follower, after which its replica shows none: it speaks
@@ -200,3 +207,25 @@ class LocalReplica:
                 self._last_words.setdefault(index, []).append(message)
             case _:
                 self._on_message(message)
+
+
+async def speak_for_workers(
+    replicas: Mapping[ReplicaId, LocalReplica], send: Callable[[Message], None]
+) -> None:
+    """Speak for workers that live and cannot say so; one that was stopped stays silent."""
+    while True:
+        for replica in replicas.values():
+            if (life := replica.unsaid_life()) is not None:
+                send(life)
+        await asyncio.sleep(LOOK_S)
+
+
+async def end_all(replicas: Mapping[ReplicaId, LocalReplica]) -> None:
+    """Kill these, and wait until they are gone from here, for ``END_S`` at most."""
+    for replica in replicas.values():
+        replica.request_end()
+    looks = 40
+    for _ in range(looks):
+        if not replicas:
+            return
+        await asyncio.sleep(END_S / looks)

@@ -366,8 +366,7 @@ class JobDriver:
             case messages.Committed():
                 self._on_committed(note)
             case messages.SaveFailed(reason=reason, committed=committed, retry_s=None):
-                why = f"no checkpoint since step {committed}: {reason}"
-                self._failure = self._failure or why  # the core does not decide on it
+                self._failure = self._failure or f"no checkpoint since step {committed}: {reason}"
             case messages.LedgerGrown() | messages.OutputGrown() if not self._has_worker(note):
                 self.refuse("agent", f"{worker_name(note.replica, note.worker)} was never started")
             case messages.LedgerGrown():
@@ -376,6 +375,8 @@ class JobDriver:
                 self._printed.append(note)
             case messages.AgentFailed(node=node, reason=reason):
                 self.put(NodeFailed(node=node, reason=reason))
+            case messages.AgentLeft(node=node):
+                self.put(NodeLost(node=self.nodes.forget(node)))
             case messages.Alive(node=node, refused=refused):
                 self.refused[f"workers of {node}"] = refused
             case _:
@@ -396,5 +397,4 @@ class JobDriver:
                 replica=note.replica, generation=note.generation, committed=note.step + 1, calls=0
             )
         )
-        is_here = self.nodes.is_on(note.replica, self._boot)
-        self._notes.write_commit(note, is_here=is_here)
+        self._notes.write_commit(note, is_here=self.nodes.is_on(note.replica, self._boot))

@@ -113,7 +113,8 @@ class JobNodes:
 
     def note_speech(self, node: NodeId) -> None:
         """Note that a node's agent has said something."""
-        self._nodes[node].has_spoken.set()
+        if node in self._nodes:  # not its last word
+            self._nodes[node].has_spoken.set()
 
     async def speaks(self, node: NodeId) -> bool:
         """Whether a node's agent says something from now on: a dead host's connection may live."""
@@ -171,6 +172,16 @@ class JobNodes:
             self._away[node] = now_s + self._away_s
         if len(self._away) == len(self._nodes):
             self._hung_up.set()
+
+    def forget(self, node: NodeId) -> NodeId:
+        """Forget a node whose agent has left, and return its name."""
+        known = self._nodes.pop(node)
+        self._away.pop(node, None)
+        if known.channel is not None:
+            known.channel.hang_up()
+        if len(self._away) == len(self._nodes):
+            self._hung_up.set()
+        return node
 
     async def hung_up(self, limit_s: float) -> None:
         """Wait until every agent has closed its connection, for so long at most."""

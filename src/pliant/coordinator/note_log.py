@@ -24,6 +24,7 @@ KEPT_STEPS = 1000
 """How many steps back a second report of a commit is still recognised."""
 
 LOGGED_AS: dict[type, str] = {
+    messages.AgentLeft: "agent_left",
     messages.IntervalChosen: "interval_chosen",
     messages.Logged: "metrics",
     messages.Noted: "note",

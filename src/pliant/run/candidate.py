@@ -127,6 +127,7 @@ class _Standing:
                     if (reason := self._reason_to_coordinate()) is not None:
                         return False, reason
                     await within(interrupted.wait(), LOOK_S)
+                await self._agent.depart()
                 return True, None
         finally:
             looking.cancel()

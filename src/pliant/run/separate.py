@@ -180,6 +180,7 @@ async def _serve_until(
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
+            await agent.depart()
             return None
         serving.result()
         return agent.ended

@@ -171,6 +171,13 @@ class AgentFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLeft:
+    """The agent was told to end; what it ran has ended.  Its last word."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerGrown:
     """What a replica wrote into its ledger, where the coordinator does not see that."""
 
@@ -275,6 +282,6 @@ WorkerNote = (
 )
 FollowerNote = Noted | Usage | Traceback | Ended
 """What a worker says that does not speak for its replica."""
-AgentNote = Started | Alive | AgentFailed | NodeFacts | LedgerGrown | OutputGrown
+AgentNote = Started | Alive | AgentFailed | AgentLeft | NodeFacts | LedgerGrown | OutputGrown
 CoordinatorNote = Work | Heard | Unfit
 Note = WorkerNote | AgentNote | CoordinatorNote
