@@ -402,6 +402,13 @@ NODES = [
         "test_a_node_that_has_the_certificate_of_another_is_told",
     ),
     Refusal(
+        sentence="--token-file: the job at ... has another token; give the file token in the "
+        "coordinator's --out, or a copy of it",
+        when="a command or an agent comes with a token that is not the job's",
+        instead="`--token-file` with a copy of the coordinator's",
+        proof="tests/cli/test_elsewhere.py::test_a_wrong_token_is_one_sentence",
+    ),
+    Refusal(
         sentence="the job whose register is register.json has another token: give this host the "
         "--token-file of the others, or begin another run with another --out",
         when="a coordinator that has not the token of the job's agents is to take it over",

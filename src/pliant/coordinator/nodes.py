@@ -175,9 +175,9 @@ class JobNodes:
 
     def forget(self, node: NodeId) -> NodeId:
         """Forget a node whose agent has left, and return its name."""
-        known = self._nodes.pop(node)
+        known = self._nodes.pop(node, None)
         self._away.pop(node, None)
-        if known.channel is not None:
+        if known is not None and known.channel is not None:
             known.channel.hang_up()
         if len(self._away) == len(self._nodes):
             self._hung_up.set()
