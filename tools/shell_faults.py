@@ -89,8 +89,9 @@ SHELL_FAULTS = [
     _AGENT(
         rule="R11",
         what="an agent keeps the end of a replica to itself until it is asked",
-        old="        self._exits[exited.replica] = exited\n        self._send(exited)\n",
-        new="        self._exits[exited.replica] = exited\n",
+        old="        if not self._is_leaving:  # or another would be started here in its place\n"
+        "            self._send(exited)\n",
+        new="",
     ),
     _AGENT(
         rule="R11",
