@@ -173,11 +173,16 @@ def total_norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def clip_by_norm(tensors: Iterable[torch.Tensor], max_norm: float, norm: torch.Tensor) -> None:
-    """Scale gradients in place as ``torch.nn.utils.clip_grads_with_norm_`` does."""
-    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+def clip_by_norm(
+    tensors: Iterable[torch.Tensor], max_norm: float, norm: torch.Tensor, factor: float = 1.0
+) -> None:
+    """Scale gradients in place as ``torch.nn.utils.clip_grads_with_norm_`` does.
+
+    ``factor``: by which they are to be multiplied, too; the norm is that of the product.
+    """
+    by = torch.clamp(max_norm / (norm + 1e-6), max=1.0) * factor
     for tensor in tensors:
-        local_of(tensor).mul_(factor)
+        local_of(tensor).mul_(by)
 
 
 def all_agree(flag: bool) -> bool:

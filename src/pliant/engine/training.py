@@ -31,6 +31,7 @@ from pliant.engine.data.loading import Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.evaluation import EvaluationTeam
+from pliant.engine.gradient import Gradient
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.formed import Shape, nodes
 from pliant.engine.protocol.membership_port import (
@@ -48,7 +49,7 @@ from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
 from pliant.engine.state.verification import compare_whole
 from pliant.engine.step_reports import StepReports
-from pliant.engine.update import Gradient, Update
+from pliant.engine.update import Update
 from pliant.engine.worker.reporter import Reporter
 
 

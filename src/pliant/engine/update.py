@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import UsageError
 from pliant.engine.data.slots import Extras
+from pliant.engine.gradient import Gradient, is_finite, scaled
 from pliant.engine.local_tensors import (
     all_agree,
     clip_by_norm,
@@ -42,24 +43,6 @@ LOOKED_AT = 3
 optimizer remembers of its last gradient is there in the second."""
 
 AS_CALLED = "a session calls it without a closure, once the gradient is whole and has no graph"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gradient:
-    """The gradient of a global batch, ready to be applied; the same on every replica."""
-
-    buckets: Sequence[torch.Tensor]
-    """Where it lies."""
-
-    extras: Extras
-    parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
-    """Of those parameters that some slot touched."""
-
-    norm: torch.Tensor | None
-    """Before clipping, if it was needed so far."""
-
-    nonfinite: str
-    """What of the step is nan or inf; empty: nothing."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,6 +74,16 @@ class Update:
             for parameter in parameters
         )
         """Whether gradients are something else than views of the buckets."""
+        self._is_scaled_by_clipping = (
+            self.max_grad_norm is not None
+            and self.scaler is None
+            and all(
+                parameter.dtype is bucket.dtype
+                for bucket, parameters in zip(self._buckets, self._parameters, strict=True)
+                for parameter in parameters
+            )
+        )
+        """Whether one multiplication scales and clips (docs/decisions/0018)."""
         self._is_in_parts = self._is_sharded or self.stages.is_several
         """Whether each worker of this replica has a part of the gradient."""
         self._is_stepping = False
@@ -131,27 +124,37 @@ class Update:
 
         A scaled gradient may overflow: that is the scaler's to see to.
         """
-        _is_finite(extras.values)
+        is_finite(extras.values)
+        factor = self.micro_batch_size / extras.weight if extras.weight else 1.0
         with torch.autocast("cpu", enabled=False):
-            if extras.weight and (factor := self.micro_batch_size / extras.weight) != 1.0:
-                for flat in buckets:
-                    flat.mul_(factor)
+            if not self._is_scaled_by_clipping:
+                factor = scaled(buckets, factor)
             parts = self._parts(buckets, extras)
-            norm = self._norm_of(parts)
-            is_finite = norm is not None and bool(norm.isfinite())  # then so is all of it
-            if not is_finite and not (is_finite := self._are_finite(buckets)):
-                parts = self._parts(buckets, extras)
-                norm = self._norm_of(parts)
+            norm = self._norm_of(parts, factor)
+            is_sound = norm is not None and bool(norm.isfinite())  # then so is all of it
+            if not is_sound:
+                factor = scaled(buckets, factor)
+                is_sound = self._are_finite(buckets)
+                if norm is not None or not is_sound:
+                    parts = self._parts(buckets, extras)
+                    norm = self._norm_of(parts, factor)
         nonfinite = ""
         if extras.weight and not math.isfinite(extras.loss):
             nonfinite = f"the loss is {extras.loss}"
-        elif not is_finite and self.scaler is None:
+        elif not is_sound and self.scaler is None:
             nonfinite = "the gradient is not finite"
-        return Gradient(buckets=buckets, extras=extras, parts=parts, norm=norm, nonfinite=nonfinite)
+        return Gradient(
+            buckets=buckets,
+            extras=extras,
+            parts=parts,
+            factor=factor,
+            norm=norm,
+            nonfinite=nonfinite,
+        )
 
     def _are_finite(self, buckets: Sequence[torch.Tensor]) -> bool:
         """Whether all of the gradient is, on every worker that has a part of it."""
-        found = all([_is_finite(flat) for flat in buckets])
+        found = all([is_finite(flat) for flat in buckets])
         return all_agree(found) if self._is_in_parts else found
 
     @torch.no_grad()
@@ -261,18 +264,18 @@ class Update:
         return [(one, sharded_like(part.to(one.dtype), one)) for one, part in found]
 
     def _norm_of(
-        self, parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
+        self, parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]], factor: float
     ) -> torch.Tensor | None:
         """Return the norm if it will be clipped by it: one look at the gradient is for both."""
         if self.max_grad_norm is None or self.scaler is not None:
             return None
         if not parts and not self.stages.is_several:
             return None
-        return self._total_norm([part for _, part in parts])
+        return self._total_norm([part for _, part in parts], factor)
 
-    def _total_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the norm of these, and of what the other stages have."""
-        return self.stages.joint_norm(total_norm(gradients))
+    def _total_norm(self, gradients: Sequence[torch.Tensor], factor: float) -> torch.Tensor:
+        """Return the norm of these, each times ``factor``, and of what the other stages have."""
+        return self.stages.joint_norm(total_norm(gradients) * factor)
 
     def _step(self, gradient: Gradient, *, is_first: bool) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
@@ -282,14 +285,7 @@ class Update:
             for optimizer in active:
                 self._unscale(self.scaler, optimizer)
         if self.max_grad_norm is not None:
-            norm = gradient.norm
-            if norm is None:
-                norm = self._total_norm(self._gradients)
-            if self._is_in_parts:
-                clip_by_norm(self._gradients, self.max_grad_norm, norm)
-            else:
-                torch.nn.utils.clip_grads_with_norm_(present, self.max_grad_norm, norm)
-            self._grad_norm = float(norm)
+            self._clip(gradient, self.max_grad_norm)
         for optimizer in active:
             self._step_one(optimizer, is_first=is_first)
         if self._looks_left:
@@ -305,6 +301,19 @@ class Update:
         has_overflowed = any(map(self._has_overflowed, active))
         self.scaler.update()
         return not has_overflowed
+
+    def _clip(self, gradient: Gradient, max_norm: float) -> None:
+        norm = gradient.norm
+        if norm is None:
+            norm = self._total_norm(self._gradients, gradient.factor)
+        if self._is_scaled_by_clipping:
+            clip_by_norm(gradient.buckets, max_norm, norm, gradient.factor)
+        elif self._is_in_parts:
+            clip_by_norm(self._gradients, max_norm, norm)
+        else:
+            present = [parameter for parameter, _ in gradient.parts]
+            torch.nn.utils.clip_grads_with_norm_(present, max_norm, norm)
+        self._grad_norm = float(norm)
 
     def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the gradients of an optimizer; one that overflowed anywhere has everywhere."""
@@ -373,11 +382,3 @@ def _with_local_gradient(parameter: torch.Tensor) -> torch.Tensor:
     stand_in = local_of(parameter).detach()
     stand_in.grad = None if parameter.grad is None else local_of(parameter.grad)
     return stand_in
-
-
-def _is_finite(flat: torch.Tensor) -> bool:
-    """Whether all of it is; makes every nan the same one, since additions keep one of two."""
-    if flat.sum().isfinite():  # reads it once; isfinite() of all of it takes 20 times as long
-        return True
-    flat.masked_fill_(flat.isnan(), math.nan)
-    return bool(flat.isfinite().all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,9 +15,16 @@ from torch.utils.checkpoint import checkpoint
 from pliant.core.errors import UsageError
 from pliant.core.step import batching
 from pliant.core.step.batching import Node
+from pliant.engine.reduce import accumulate, gradient_column
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.positions import positions
+
+
+@pytest.fixture(autouse=True, params=[0, 24], ids=["hooks for all", "small ones without"])
+def _small_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Biases are small in the second case, and most weights are not."""
+    monkeypatch.setattr(gradient_column, "SMALL_BYTES", request.param)
 
 
 class Net(nn.Module):
@@ -34,7 +41,11 @@ class Net(nn.Module):
 
 
 def summed(
-    model: nn.Module, layout: Layout, nodes: Sequence[Node], losses: dict[int, torch.Tensor | None]
+    model: nn.Module,
+    layout: Layout,
+    nodes: Sequence[Node],
+    losses: dict[int, torch.Tensor | None],
+    factor: float = 1.5,
 ) -> list[torch.Tensor]:
     sums = GradientSums(dict(model.named_parameters()), layout)
     ready: list[int] = []
@@ -48,7 +59,7 @@ def summed(
         )
         loss = losses[position.slot]
         if loss is not None:
-            sums.capture(partial(torch.autograd.backward, loss, retain_graph=True), factor=1.5)
+            sums.capture(partial(torch.autograd.backward, loss, retain_graph=True), factor)
         sums.close()
     assert sorted(ready) == list(range(sums.num_buckets))
     partials = [partial.clone() for partial in sums.partials(0)]
@@ -66,18 +77,19 @@ def losses_of(model: Net, num_slots: int, chooser: random.Random) -> dict[int, t
     }
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.5])
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 5, 7, 8, 12])
-def test_any_ownership_folds_to_the_same_bits(num_slots: int) -> None:
+def test_any_ownership_folds_to_the_same_bits(num_slots: int, factor: float) -> None:
     chooser = random.Random(num_slots)
     model = Net()
     layout = Layout.of(model.named_parameters(), extras=1)
     losses = losses_of(model, num_slots, chooser)
-    (whole,) = summed(model, layout, [batching.root(num_slots)], losses)
+    (whole,) = summed(model, layout, [batching.root(num_slots)], losses, factor)
 
     for num_replicas in range(1, min(num_slots, 5) + 1):
         owners = batching.ownership(num_slots, num_replicas)
         nodes = batching.partials(num_slots, owners)
-        partials = [p for mine in nodes for p in summed(model, layout, mine, losses)]
+        partials = [p for mine in nodes for p in summed(model, layout, mine, losses, factor)]
         flat = [node for mine in nodes for node in mine]
         for left, right in batching.fold_plan(num_slots, flat):
             partials[left] = partials[left] + partials[right]
@@ -214,14 +226,127 @@ def test_backward_outside_of_a_slot_is_refused() -> None:
         model(torch.ones(1, 2)).sum().backward()
 
 
-def test_the_outermost_sum_lies_in_the_buffer_that_is_sent_from_its_first_merge_on() -> None:
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
+def test_a_stray_backward_that_reaches_no_hook_is_refused_too(is_behind: bool) -> None:
+    model = nn.Linear(4, 2)
+    sums = GradientSums(
+        dict(model.named_parameters()), Layout.of(model.named_parameters(), extras=1)
+    )
+    sums.begin(1)
+    sums.open(merges=0, part=0, is_last_of_part=True, is_last=True)
+    own = lambda: sums.capture(lambda: model(torch.ones(1, 4)).sum().backward(), 1.0)  # noqa: E731
+    stray = lambda: torch.autograd.backward(model.bias.sum())  # noqa: E731
+
+    def compute() -> None:
+        for call in (own, stray, sums.close) if is_behind else (stray, own, sums.close):
+            call()
+
+    with pytest.raises(UsageError, match=r"call step\.backward"):
+        compute()
+
+
+class Twice(torch.autograd.Function):
+    """Twice its argument, by a function of the script's own that keeps the gradient it gave."""
+
+    kept: ClassVar[list[torch.Tensor]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        Twice.kept.append(grad * 2)
+        return Twice.kept[-1].view_as(grad)
+
+
+def test_a_gradient_that_somebody_keeps_is_not_added_to() -> None:
+    Twice.kept.clear()
+    model = nn.Linear(3, 4, bias=False)
+    layout = Layout.of(model.named_parameters(), extras=1)
+    inputs = torch.randn(4, 1, 3)
+    losses: dict[int, torch.Tensor | None] = {
+        slot: nn.functional.linear(x, Twice.apply(model.weight)).sum()
+        for slot, x in enumerate(inputs)
+    }
+
+    summed(model, layout, [batching.root(4)], losses, factor=1.0)
+
+    for x, kept in zip(inputs, Twice.kept, strict=True):
+        assert torch.equal(kept, 2 * x.expand(4, 3))
+
+
+def test_a_hook_of_the_script_sees_the_gradient_of_one_slot() -> None:
+    model = nn.Linear(3, 4, bias=False)
+    seen: list[torch.Tensor] = []
+    model.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+        lambda one: seen.append(one.grad.clone())
+    )
+    inputs = torch.randn(4, 1, 3)
+    losses: dict[int, torch.Tensor | None] = {slot: model(x).sum() for slot, x in enumerate(inputs)}
+
+    layout = Layout.of(model.named_parameters(), extras=1)
+    summed(model, layout, [batching.root(4)], losses, factor=1.0)
+
+    for x, one in zip(inputs, seen, strict=True):
+        assert torch.equal(one, x.expand(4, 3))
+
+
+@pytest.mark.parametrize("num_slots", [2, 3, 4, 5, 6, 8, 12])
+def test_who_does_the_first_merge_changes_no_bit(
+    num_slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chooser = random.Random(num_slots)
+    model = Net()
+    layout = Layout.of(model.named_parameters(), extras=1)
+    losses = losses_of(model, num_slots, chooser)
+    lent = []
+    lend = gradient_column.GradientColumn.lend
+
+    def counted(column: gradient_column.GradientColumn) -> None:
+        lend(column)
+        lent.append(column.is_lent)
+
+    monkeypatch.setattr(gradient_column.GradientColumn, "lend", counted)
+    (by_autograd,) = summed(model, layout, [batching.root(num_slots)], losses, factor=1.0)
+    monkeypatch.setattr(accumulate, "has_own_memory", lambda _: False)
+    monkeypatch.setattr(gradient_column.GradientColumn, "lend", lambda _: None)
+    (by_hooks,) = summed(model, layout, [batching.root(num_slots)], losses, factor=1.0)
+
+    assert any(lent) or num_slots < 4
+    assert by_autograd.numpy().tobytes() == by_hooks.numpy().tobytes()
+
+
+def test_buckets_are_ready_while_the_last_backward_still_runs() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    layout = Layout.of(model.named_parameters(), extras=1, bucket_bytes=160)
+    sums = GradientSums(dict(model.named_parameters()), layout)
+    ready: list[int] = []
+    ready_in_backward: list[int] = []
+    hidden = torch.ones(1, 4, requires_grad=True)
+    hidden.register_hook(lambda _: ready_in_backward.extend(ready))  # type: ignore[no-untyped-call]
+
+    for _ in range(2):
+        ready.clear()
+        sums.begin(1, ready.append)
+        sums.open(merges=0, part=0, is_last_of_part=True, is_last=True)
+        sums.capture(lambda: model(hidden).sum().backward(), 1.0)
+        sums.close()
+    sums.unhook()
+
+    assert sums.num_buckets == 3
+    assert ready == [0, 1, 2]
+    assert ready_in_backward[-2:] == [0, 1]
+
+
+def test_the_outermost_sum_lies_in_the_buffer_that_is_sent_once_two_sums_were_merged() -> None:
     model = nn.Linear(3, 2, bias=False)
     layout = Layout.of(list(model.named_parameters()), extras=1)
     sums = GradientSums(dict(model.named_parameters()), layout)
     inputs = torch.randn(4, 1, 3)
     sums.begin(1)
 
-    for position in positions([Node(0, 4, "root")])[:2]:
+    for position in positions([Node(0, 8, "root")])[:4]:
         sums.open(
             merges=position.merges,
             part=position.part,
@@ -232,7 +357,7 @@ def test_the_outermost_sum_lies_in_the_buffer_that_is_sent_from_its_first_merge_
         sums.capture(partial(torch.autograd.backward, loss), factor=1.0)
         sums.close()
 
-    expected = (inputs[0] + inputs[1]).expand(2, 3).reshape(-1)
+    expected = (inputs[0] + inputs[1] + (inputs[2] + inputs[3])).expand(2, 3).reshape(-1)
     assert torch.equal(sums.partials(0)[0], expected)
 
 

@@ -16,6 +16,9 @@ from pliant.engine.local_tensors import local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry
 from pliant.engine.reduce.sums import SumStack
 
+SMALL_BYTES = 65536
+"""A hook between two kernels costs 5 to 20 us; to read this much once more costs less."""
+
 
 @dataclass(slots=True, eq=False)
 class GradientColumn:
@@ -27,6 +30,8 @@ class GradientColumn:
     dtype: torch.dtype
     entry: BucketEntry
     is_sharded: bool
+    has_hook: bool = False
+    """Whether a hook takes its gradient in this step; else that is done for a whole bucket."""
     stack: SumStack = field(default_factory=SumStack)
     outs: list[torch.Tensor] = field(default_factory=list)
     zeroed: list[bool] = field(default_factory=list)
@@ -40,6 +45,10 @@ class GradientColumn:
     """Whether its leaves are its gradients as they are, to be merged when the hook fires."""
     is_tracked: bool = False
     """Whether it required a gradient at the step's start."""
+    can_lend: bool = False
+    """Whether autograd may add leaves to its sums; see ``lend``."""
+    is_lent: bool = False
+    """Whether its newest sum lies in ``.grad``."""
     pending: torch.Tensor | None = None
     of_slots: Sequence[torch.Tensor] | None = None
     """Leaves of all slots of a pass, where they arrived together."""
@@ -49,6 +58,46 @@ class GradientColumn:
     """Of those values."""
     start: torch.Tensor | None = None
     """Those values, so that no other tensor can have their address while the step is computed."""
+
+    def check_unchanged(self) -> None:
+        """Refuse what would change the step's sums for those slots only that come later.
+
+        Raises:
+            UsageError: it was frozen, unfrozen or written to since the step's start.
+        """
+        if self.parameter.requires_grad is not self.is_tracked:
+            raise UsageError(
+                f"requires_grad of {self.entry.name!r} changed inside the loop over a step; "
+                "change it before that loop, or after it"
+            )
+        local = self.local
+        is_rebound = self.start is not None and local.data_ptr() != self.address
+        if is_rebound or local._version != self.version:  # noqa: SLF001  # see ``begin`` of the sums
+            raise UsageError(
+                f"the values of {self.entry.name!r} changed inside the loop over a step; "
+                "change them before that loop, or after it"
+            )
+
+    def lend(self) -> None:
+        """Have autograd add the coming leaf to the newest sum, if there is one of our own.
+
+        It does so in place, as soon as the leaf is there, without Python.
+        """
+        if self.can_lend and self.is_plain and (newest := self.stack.take_owned()) is not None:
+            self.parameter.grad = newest
+            self.is_lent = True
+
+    def take_back(self) -> None:
+        """Take back what was lent and to which no leaf came."""
+        if self.is_lent and self.parameter.grad is not None:
+            self.stack.put_back(self.parameter.grad)
+        if self.is_lent:
+            self.is_lent, self.parameter.grad = False, None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its leaf waits for others without loss."""
+        return self.entry.numel * self.dtype.itemsize <= SMALL_BYTES
 
     @property
     def local(self) -> torch.Tensor:

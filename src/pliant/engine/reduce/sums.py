@@ -23,6 +23,18 @@ class SumStack:
         self._sums.clear()
         self._owned.clear()
 
+    def take_owned(self) -> torch.Tensor | None:
+        """Take the newest sum out if it may be written to; None: it may not, or is absent."""
+        if not self._owned or not self._owned[-1] or self._sums[-1] is None:
+            return None
+        self._owned.pop()
+        return self._sums.pop()
+
+    def put_back(self, newest: torch.Tensor) -> None:
+        """Let what was taken out be the newest sum again."""
+        self._sums.append(newest)
+        self._owned.append(True)
+
     def push(
         self,
         leaf: torch.Tensor | None,
