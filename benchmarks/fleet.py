@@ -19,6 +19,7 @@ import struct
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import (
@@ -42,6 +43,7 @@ from pliant.core.values import (
 )
 from pliant.wire.codec import Message, encode
 from pliant.wire.messages import Alive, Committed, Started
+from pliant.wire.packed_messages import unpacked
 
 ALIVE_S = 1.0
 """Of an agent, in seconds, unless its coordinator wants fewer signs of life."""
@@ -57,7 +59,7 @@ _HEAD = (
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     "Authorization: Bearer {token}\r\n\r\n"
 )
-_TEXT = 0x81
+_TEXT, _BINARY = 0x81, 0x82
 _MASKED = 0x80
 _NO_MASK = bytes(4)
 
@@ -248,10 +250,11 @@ class Agent:
             size = int.from_bytes(read[2:begin], "big")
         if len(read) < begin + size:
             return None
-        message = bytes(read[begin : begin + size])
-        is_text = read[0] == _TEXT
+        message, opcode = bytes(read[begin : begin + size]), read[0]
         del read[: begin + size]
-        return message if is_text else b'{"type":"close"}'
+        if opcode == _BINARY:
+            return _unpacked(message)
+        return message if opcode == _TEXT else b'{"type":"close"}'
 
     # --- what an agent and its worker do --------------------------------------------------
 
@@ -280,7 +283,8 @@ class Agent:
 
     def _start(self, replica: ReplicaId) -> None:
         self.replica = replica
-        place = f"10.0.{self.number // 250}.{self.number % 250}:40000"
+        port = 32768 + self.number * 7919 % 28000
+        place = f"10.0.{self.number // 250}.{self.number % 250}:{port}"
         self.say(
             Started(replica=replica, node=self.node, pid=self.number + 1),
             Spare(
@@ -404,6 +408,14 @@ def _frame(message: Message) -> bytes:
     else:
         head = bytes((_TEXT, _MASKED | 126)) + size.to_bytes(2, "big")
     return head + _NO_MASK + data
+
+
+@lru_cache(maxsize=4)
+def _unpacked(data: bytes) -> bytes:
+    """Return an order, which is the same for all: each of a thousand hosts unpacks its own."""
+    message = unpacked(data)
+    assert isinstance(message, bytes), message
+    return message
 
 
 def _moment_of(notes: list[tuple[int, int, bytes]]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
@@ -14,11 +15,13 @@ from websockets.http11 import Request, Response
 
 from pliant.agent import uplink
 from pliant.agent.uplink import Uplink
+from pliant.core.commands import Reform
 from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Incarnation
-from pliant.wire.codec import encode
+from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
+from pliant.wire.codec import MAX_MESSAGE_BYTES, encode
 from pliant.wire.messages import Heard
+from pliant.wire.packed_messages import packed
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -219,6 +222,36 @@ def test_an_older_coordinator_that_still_listens_is_left_for_the_next_place(
             running.cancel()
 
             assert len(old.connections) == 1
+
+    asyncio.run(play())
+
+
+def test_a_large_order_comes_packed_and_a_bomb_is_refused() -> None:
+    seats = tuple(Seat(replica=ReplicaId(f"r{i}"), endpoint=f"h{i}:1") for i in range(1, 400))
+    order = Order(generation=Generation(2), members=seats)
+    reform = Reform(to=order.replicas, order=order, secret="0a" * 32)
+    said = packed(encode(reform, Incarnation(1))) or b""
+
+    class Packing(_Coordinator):
+        async def take(self, connection: ServerConnection) -> None:
+            await connection.send(zlib.compress(bytes(64 * MAX_MESSAGE_BYTES)))
+            await connection.send(said)
+            await super().take(connection)
+
+    async def play() -> None:
+        obeyed: list[object] = []
+        coordinator = Packing(1)
+        async with serve(coordinator.take, "127.0.0.1", 0) as server:
+            link = searching(at(next(iter(server.sockets)).getsockname()[1]))
+            link._on_command = lambda command, _: obeyed.append(command)
+            running = asyncio.create_task(link.run())
+            async with asyncio.timeout(20):
+                while not obeyed:
+                    await asyncio.sleep(0.01)
+            running.cancel()
+
+        assert obeyed == [reform]
+        assert link.refused == 1
 
     asyncio.run(play())
 

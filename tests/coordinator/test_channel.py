@@ -189,7 +189,7 @@ class Deaf:
     def send(self, command: Command, incarnation: Incarnation) -> None:
         pass
 
-    def send_text(self, text: str) -> None:
+    def send_encoded(self, message: bytes) -> None:
         pass
 
 

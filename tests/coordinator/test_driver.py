@@ -94,8 +94,8 @@ class Agent:
         recorded = self._register.read()
         self.sent.append((command, incarnation, recorded.number if recorded else -1))
 
-    def send_text(self, text: str) -> None:
-        received = decode(text, COMMANDS)
+    def send_encoded(self, message: bytes) -> None:
+        received = decode(message, COMMANDS)
         assert isinstance(received, Envelope)
         command: Any = received.message
         self.send(command, received.incarnation)

@@ -161,7 +161,7 @@ def test_who_does_not_read_is_known_by_what_is_unsent_and_cut_off() -> None:
         await client.send("one")
         await world.until(lambda: bool(world.heard))
         client.transport.pause_reading()
-        frame = frame_of("x" * 1_000_000)
+        frame = frame_of(b"x" * 1_000_000)
 
         while world.connection.num_unsent < 4_000_000:
             world.connection.send_frame(frame)
@@ -224,7 +224,7 @@ def test_a_frame_is_what_a_client_reads() -> None:
     async def scene(world: World, client: ClientConnection) -> None:
         await world.until(lambda: world.socket is not None)
         for text in ("", "short", "m" * 200, "l" * 70_000, "\u20ac"):
-            world.connection.send_frame(frame_of(text))
+            world.connection.send_frame(frame_of(text.encode()))
             assert await asyncio.wait_for(client.recv(), DEADLINE_S) == text
 
     play(scene)

@@ -113,7 +113,7 @@ def test_one_that_is_gone_can_be_sent_to(play: Callable[[Scene], None]) -> None:
             client.transport.abort()
             while not world.socket.disconnected:
                 await asyncio.sleep(0)
-            world.socket.send_frame(frame_of("nobody reads this"))
+            world.socket.send_frame(frame_of(b"nobody reads this"))
             assert world.socket.num_unsent == 0
 
     play(scene)

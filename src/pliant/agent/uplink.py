@@ -39,10 +39,10 @@ from pliant.wire.codec import (
     MAX_MESSAGE_BYTES,
     Message,
     Refusal,
-    decode,
     encode,
 )
 from pliant.wire.messages import Alive, Heard, Unfit, Work
+from pliant.wire.packed_messages import decode_packed
 
 RECONNECT_S = 10.0
 """How long a lost coordinator is looked for unless told otherwise, in seconds."""
@@ -297,7 +297,7 @@ class Uplink:
         connection.transport.abort()
 
     def _take_message(self, data: bytes | str) -> None:
-        received = decode(data, COMMANDS | COORDINATOR_NOTES)
+        received = decode_packed(data, COMMANDS | COORDINATOR_NOTES)
         if isinstance(received, Refusal):
             self.refused += 1
             _log.warning("refused a message of the coordinator: %s", received.reason)

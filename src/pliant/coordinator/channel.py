@@ -32,12 +32,13 @@ from pliant.wire.codec import (
     encode,
 )
 from pliant.wire.messages import Alive, CoordinatorNote, Heard, Unfit, Work
+from pliant.wire.packed_messages import packed
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
 
 MOST_UNSENT_BYTES = 4 << 20
-"""What may wait for a slow agent, 60 orders of 1,000 members; with more it is cut off, and comes
+"""What may wait for a slow agent, 300 orders of 1,000 members; with more it is cut off, and comes
 back or is lost."""
 
 HEARD_EVERY = 100
@@ -58,8 +59,12 @@ _SIGNS = (Alive, Progressed, Running)
 _KEPT_SIGNS = 8
 """How many of one agent's are known by their bytes: those of some replicas, and its own."""
 
-_frame_of = lru_cache(maxsize=4)(frame_of)
-"""A command to many is the same frame for all."""
+
+@lru_cache(maxsize=4)
+def _frame_of(message: bytes) -> bytes:
+    """Return the frame of a message; a command to many is the same frame for all."""
+    small = packed(message)
+    return frame_of(message) if small is None else frame_of(small, is_text=False)
 
 
 class AgentChannel:
@@ -70,11 +75,11 @@ class AgentChannel:
 
     def send(self, command: Command | CoordinatorNote, incarnation: Incarnation) -> None:
         """Send a command, or what goes with them; never blocks."""
-        self.send_text(encode(command, incarnation).decode())
+        self.send_encoded(encode(command, incarnation))
 
-    def send_text(self, text: str) -> None:
+    def send_encoded(self, message: bytes) -> None:
         """Send what is encoded already: it goes to many agents."""
-        self._socket.send_frame(_frame_of(text))
+        self._socket.send_frame(_frame_of(message))
         if self._socket.num_unsent > MOST_UNSENT_BYTES:
             self._socket.cut_off()
 

@@ -205,10 +205,10 @@ class JobNodes:
         """Send a command to the agents whom it concerns."""
         known = [self._nodes[node] for node in self._addressees(command) if node in self._nodes]
         there = [(one, one.channel) for one in known if one.channel is not None]
-        text = encode(command, incarnation).decode() if there else ""
+        encoded = encode(command, incarnation) if there else b""
         told = _order_in(command)
         for one, channel in there:
-            channel.send_text(text)
+            channel.send_encoded(encoded)
             one.told = told or one.told
 
     def send_to(self, node: NodeId, command: Command, incarnation: Incarnation) -> None:

@@ -41,9 +41,9 @@ _LONG, _LONGER = 126, 127
 OnMessage = Callable[[bytes], None]
 
 
-def frame_of(text: str) -> bytes:
-    """Return the frame that carries a text to a client; the same for every one."""
-    return Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
+def frame_of(message: bytes, *, is_text: bool = True) -> bytes:
+    """Return the frame that carries a message to a client; the same for every one."""
+    return Frame(Opcode.TEXT if is_text else Opcode.BINARY, message).serialize(mask=False)
 
 
 class DirectSocket(EndableSocket):

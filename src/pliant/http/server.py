@@ -98,7 +98,7 @@ class Server:
             ws=DirectSocket,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=None,  # agents say Alive
-            ws_per_message_deflate=False,  # an order would be compressed for each of its members
+            ws_per_message_deflate=False,  # each would be packed for each member; see ``wire``
             timeout_graceful_shutdown=STOP_S,
         )
         self._server = _Server(config)

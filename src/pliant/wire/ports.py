@@ -18,7 +18,7 @@ class NodeChannel(Protocol):
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Queue a command; never blocks, drops it if the agent is gone."""
 
-    def send_text(self, text: str) -> None:
+    def send_encoded(self, message: bytes) -> None:
         """The same of one that is encoded."""
 
     def hang_up(self) -> None:
