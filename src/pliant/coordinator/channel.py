@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 from pliant.coordinator.driver import JobDriver
 from pliant.core.agreement import NodeFacts, misnamed
 from pliant.core.commands import Command
-from pliant.core.events import Exited, NodeJoined, Progressed, Running
+from pliant.core.events import Exited, NodeJoined, Running
 from pliant.core.values import Incarnation
 from pliant.http.direct_socket import DirectSocket, direct, frame_of
 from pliant.machine.event_loop import within
@@ -33,6 +33,7 @@ from pliant.wire.codec import (
 )
 from pliant.wire.messages import Alive, CoordinatorNote, Heard, Unfit, Work
 from pliant.wire.packed_messages import packed
+from pliant.wire.same_words import SameWords
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
@@ -53,11 +54,14 @@ _log = logging.getLogger(__name__)
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES - {NodeFacts} | {Exited, NodeJoined, Running}
 
-_SIGNS = (Alive, Progressed, Running)
-"""What comes again and again in the same words."""
+_answers = SameWords(_MAY_SAY)
+"""What many say of one order is read once."""
+
+_SIGNS = (Alive, Running)
+"""What comes again and again in the same words of one agent."""
 
 _KEPT_SIGNS = 8
-"""How many of one agent's are known by their bytes: those of some replicas, and its own."""
+"""How many of one agent's are known by their bytes."""
 
 
 @lru_cache(maxsize=4)
@@ -127,15 +131,15 @@ class _Listener:
         """Read a message; a sign of life in the same bytes as before says the same."""
         if data in self._signs:
             return self._signs[data]
-        received = decode(data, _MAY_SAY)
-        if isinstance(received, Refusal):
-            self._driver.refuse("agent", received.reason)
+        message = _answers.read(data)
+        if isinstance(message, Refusal):
+            self._driver.refuse("agent", message.reason)
             return None
-        if isinstance(received.message, _SIGNS):
+        if isinstance(message, _SIGNS):
             if len(self._signs) == _KEPT_SIGNS:
                 self._signs.clear()
-            self._signs[data] = received.message
-        return received.message
+            self._signs[data] = message
+        return message
 
 
 async def serve_agent(
