@@ -54,7 +54,7 @@ class Recorder(CoreAlone):
             log.write_value(event, now_s=now_s)
             raise
         ready = answer.ready
-        inputs.write_event(event, ready, before=before, after=coordinator.job, now_s=now_s)
+        inputs.write_event(event, ready, states=(before, coordinator.job), now_s=now_s)
         for command in ready.commands:
             log.write_value(command)
         return answer

@@ -325,15 +325,15 @@ class JobDriver:
     async def _carry_out(self, answered: Answered, *, is_told: bool) -> None:
         """Log an event and its answer; ``is_told``: its commands are sent already (R2)."""
         event, ready = answered.event, answered.ready
-        before, after = answered.before, answered.after
         if event is None:
             return
-        self._inputs.write_event(event, ready, before=before, after=after, now_s=answered.now_s)
+        self._inputs.write_event(event, ready, states=answered.states, now_s=answered.now_s)
         if not is_told:
             self._tell_again(event, ready)
-        write_changes(self.log, before, after, now_s=answered.now_s)
+        if answered.states is not None:
+            write_changes(self.log, *answered.states, now_s=answered.now_s)
         await self._command(ready, is_told=is_told)
-        self.board.stale = after.stale + after.membership.stale
+        self.board.stale = answered.stale
 
     def _tell_again(self, event: Event | None, ready: Ready) -> None:
         if isinstance(event, Running):

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, is_not
 
 from pliant.core.commands import Command, EndJob, Reform
-from pliant.core.events import Event, Exited, NodeJoined, Progressed, Running, Ticked, WorkerEvent
+from pliant.core.events import (
+    Event,
+    Exited,
+    NodeJoined,
+    Prepared,
+    Progressed,
+    Running,
+    Switched,
+    Ticked,
+    WorkerEvent,
+)
 from pliant.core.heartbeats import interval_s
-from pliant.core.job import controller
+from pliant.core.job import controller, mere_answers
 from pliant.core.job.state import Job, JobSettings, Ready, age
 from pliant.core.membership.transitions import AT_REST
 from pliant.core.policy.decide import Policy
@@ -21,6 +32,9 @@ from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
 from pliant.core.values import Register, ReplicaId
 from pliant.machine.clock import TICK_S
+
+_seen_of = attrgetter("policy", "apart", "slow")
+"""What people see of a job, and of which no command tells (``job_changes``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +45,13 @@ class Answered:
     """None: it was none that can be."""
 
     ready: Ready
-    before: Job
-    after: Job
     now_s: float
+    stale: int
+    """What the job has not heard as it came too late, in all."""
+
+    states: tuple[Job, Job] | None = None
+    """Before and after, if more is to be logged of it than the event: of a thousand answers each
+    would keep a table of a thousand alive."""
 
     @property
     def is_mere_sign(self) -> bool:
@@ -103,15 +121,29 @@ class HeldCore:
     def answers(self, events: Iterable[Event], now_s: float) -> list[Answered]:
         """Return what the core says to these events, and then to time; the job's end is last."""
         found: list[Answered] = []
-        for event in (*events, Ticked()):
-            if isinstance(event, Ticked) and now_s < self.due_s(now_s):
+        left = [*events, Ticked()]
+        while left:
+            if isinstance(left[0], Ticked) and now_s < self.due_s(now_s):
                 break
-            found.append(self._step(event, now_s))
+            together = self._hear_together(left, now_s)
+            found += together or [self._step(left[0], now_s)]
+            del left[: max(len(together), 1)]
             if not found[-1].is_mere_sign:
                 self.forget_due()
             if any(isinstance(command, EndJob) for command in found[-1].ready.commands):
                 break
         return found
+
+    def _hear_together(self, events: Sequence[Event], now_s: float) -> list[Answered]:
+        """Hear the first of these that are mere answers, which ask for nothing."""
+        if not isinstance(events[0], Prepared | Switched):
+            return []
+        self.state, number = mere_answers.hear_together(
+            self.state, events, now_s=now_s, settings=self._settings
+        )
+        unsaid = Ready(incarnation=self.state.membership.incarnation)
+        stale = _stale(self.state)
+        return [Answered(event, unsaid, now_s, stale) for event in events[:number]]
 
     def _step(self, event: Event, now_s: float) -> Answered:
         before = self.state
@@ -122,8 +154,16 @@ class HeldCore:
                 raise
             self._refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
             unsaid = Ready(incarnation=before.membership.incarnation)
-            return Answered(None, unsaid, before, before, now_s)
-        return Answered(event, ready, before, self.state, now_s)
+            return Answered(None, unsaid, now_s, _stale(before))
+        is_seen = isinstance(event, Progressed | Running | Ticked) or any(
+            map(is_not, _seen_of(before), _seen_of(self.state))
+        )
+        states = (before, self.state) if is_seen else None
+        return Answered(event, ready, now_s, _stale(self.state), states)
+
+
+def _stale(job: Job) -> int:
+    return job.stale + job.membership.stale
 
 
 def newest_reform(answers: Sequence[Answered]) -> Reform | None:

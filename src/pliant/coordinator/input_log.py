@@ -56,15 +56,17 @@ class InputLog:
         self._part, self._state_at = self._log.number, self._log.written
 
     def write_event(
-        self, event: Event, ready: Ready, *, before: Job, after: Job, now_s: float
+        self, event: Event, ready: Ready, *, states: tuple[Job, Job] | None, now_s: float
     ) -> None:
         """Log an event; one that nothing came of would only fill the disk, and is kept short.
+
+        ``states``: of the job before and after a sign of life.
 
         Of a request that is refused only that: nothing has come of it.
         """
         is_quiet = not (ready.commands or ready.notes or ready.decision is not None)
-        if is_quiet and isinstance(event, Ticked | Progressed | Running):
-            self._quiet.add(event, before, after, now_s)
+        if is_quiet and isinstance(event, Ticked | Progressed | Running) and states is not None:
+            self._quiet.add(event, *states, now_s)
             if self._quiet.lasting >= LASTING:
                 self.write_quiet()
             return

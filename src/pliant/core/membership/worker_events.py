@@ -174,7 +174,7 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
         spares=state.spares.drop(event.replica),
         committed=max(state.committed, event.step),
     )
-    state = _at_boundary(state, moment)
+    state = at_boundary(state, moment)
     # The survivors hold the state in the new generation: nobody needs a leaver any more (R9).
     release: tuple[Command, ...] = ()
     if state.leavers and state.awaiting <= state.joiners:
@@ -267,7 +267,7 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     newest = state.recorded.generation if state.recorded else NO_GENERATION
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
     if is_entering and event.waiting == newest and replica in state.awaiting:
-        state = _at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
+        state = at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
     if (
         event.calls <= state.calls
         or replica not in group.members(state)
@@ -277,7 +277,7 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     return _next_call(replace(state, calls=event.calls))
 
 
-def _at_boundary(state: Membership, moment: Moment) -> Membership:
+def at_boundary(state: Membership, moment: Moment) -> Membership:
     """Once every old member is there, those that are not in have ``switch_s``."""
     there, outside = state.arrived, group.outsiders(state)
     if any(name not in there and name not in outside for name in state.awaiting):
