@@ -20,6 +20,7 @@ import pytest
 from pliant.coordinator import driver as driver_module
 from pliant.coordinator import nodes as nodes_module
 from pliant.coordinator.driver import JobDriver
+from pliant.coordinator.inbox import Inbox
 from pliant.coordinator.note_log import NoteLog
 from pliant.coordinator.register import RegisterFile
 from pliant.coordinator.register_places import LockedFile
@@ -61,7 +62,8 @@ from pliant.core.values import (
     ReplicaId,
 )
 from pliant.machine.clock import PAUSE_S, Clock
-from pliant.observe.log import EventLog, Journal, Record
+from pliant.observe.journal import Journal
+from pliant.observe.log import EventLog, Record
 from pliant.observe.reading import read
 from pliant.simulate.replay import replayed
 from pliant.simulate.replay_log import entries
@@ -460,8 +462,10 @@ def test_an_agent_that_was_started_anew_runs_nothing_of_the_one_before(tmp_path:
         await world.until(lambda: len(again.commands(StartReplica)) == 2)
 
         assert [start.replica for start in again.commands(StartReplica)] == ["r3", "r4"]
-        assert await world.driver.taken_by(world.joined)
-        assert await world.driver.taken_by(replace(world.joined, life=AgentLife(at=1))) is None
+        assert await world.driver.nodes.taken_by(world.joined)
+        assert (
+            await world.driver.nodes.taken_by(replace(world.joined, life=AgentLife(at=1))) is None
+        )
 
     world = play(tmp_path, scene)
 
@@ -475,11 +479,11 @@ def test_a_clock_that_jumps_back_makes_no_agent_older_than_one_before(tmp_path: 
     async def scene(world: World) -> None:
         world.driver.attach(replace(world.joined, life=first), world.agent)
         world.driver.detach(NODE, world.agent)
-        assert await world.driver.taken_by(replace(world.joined, life=second)) is None
+        assert await world.driver.nodes.taken_by(replace(world.joined, life=second)) is None
         world.driver.attach(replace(world.joined, life=second), Agent(world.register))
-        assert await world.driver.taken_by(replace(world.joined, life=first))
+        assert await world.driver.nodes.taken_by(replace(world.joined, life=first))
         other = AgentLife(boot=8, uptime=300, at=10**13)  # another machine: only clocks can tell
-        assert await world.driver.taken_by(replace(world.joined, life=other))
+        assert await world.driver.nodes.taken_by(replace(world.joined, life=other))
         await world.until(lambda: "node_lost" in world.kinds())
 
     play(tmp_path, scene)
@@ -546,6 +550,66 @@ def test_of_many_that_die_at_once_the_others_hear_in_one_generation(
         (reform,) = world.agent.commands(Reform)  # the dead hear of no death before theirs
         assert reform.to == tuple(names[2:]) == reform.order.replicas
         assert reform.order.generation == first + 2
+
+    play(tmp_path, scene)
+
+
+def test_of_one_that_dies_while_a_reform_is_recorded_nobody_hears_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, policy=Policy(max_replicas=3))
+    monkeypatch.setattr("tests.coordinator.test_driver.SETTINGS", settings)
+    names = [ReplicaId(f"r{number}") for number in range(1, 4)]
+    write = RegisterFile.write
+
+    async def scene(world: World) -> None:
+        world.driver.attach(replace(world.joined, devices=3), world.agent)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 3)
+        for name in names:
+            world.spare(name)
+        await world.until(lambda: world.agent.commands(Prepare))
+        for name in names:
+            world.driver.receive(Prepared(replica=name, generation=Generation(1)))
+        await world.until(lambda: world.agent.commands(Switch))
+        for name in names:
+            world.driver.receive(Switched(replica=name, generation=Generation(1), step=1))
+        await world.until(lambda: world.kinds().count("switched") == 3)
+        loop = asyncio.get_running_loop()
+        second = Exited(replica=names[1], kind=ExitKind.SIGNAL, detail="SIGKILL")
+
+        def write_slowly(stored: RegisterFile, register: Register, **more: Any) -> None:
+            write(stored, register, **more)
+            if register.number == 2:
+                loop.call_soon_threadsafe(world.driver.receive, second)
+
+        monkeypatch.setattr(RegisterFile, "write", write_slowly)
+        world.driver.receive(Exited(replica=names[0], kind=ExitKind.SIGNAL, detail="SIGKILL"))
+        await world.until(lambda: world.kinds().count("reform") == 2)
+
+        (reform,) = world.agent.commands(Reform)
+        assert reform.to == (names[2],) == reform.order.replicas
+        assert [n for command, _, n in world.agent.sent if isinstance(command, Reform)] == [3]
+
+    play(tmp_path, scene)
+
+
+def test_the_log_waits_while_more_comes_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def always(_: Inbox) -> bool:
+        return True
+
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        await world.until(lambda: "prepare" in world.kinds())
+        monkeypatch.setattr(Inbox, "has_more", always)
+
+        for name in ("r1", "r2"):
+            world.driver.receive(Prepared(replica=ReplicaId(name), generation=Generation(1)))
+        await world.until(lambda: world.agent.commands(Switch))
+
+        assert "prepared" not in world.kinds()
+        await world.until(lambda: world.kinds()[-3:] == ["prepared", "prepared", "switch"])
 
     play(tmp_path, scene)
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pliant.core.commands import StartReplica, Switch
 from pliant.core.events import Exited, ExitKind
 from pliant.core.values import Generation, NodeId, Order, ReplicaId, Seat
-from pliant.observe.log import EventLog, Journal, Record, kind_of, number, plain
+from pliant.observe.journal import Journal
+from pliant.observe.log import EventLog, Record, kind_of, number, plain
 from pliant.observe.reading import follow, only, parse, read
 
 R1 = ReplicaId("r1")
@@ -235,6 +236,36 @@ def test_who_cannot_take_a_record_stops_nobody(
 
     assert heard == written
     assert [record.message for record in caplog.records] == ["a note record could not be shown"]
+
+
+def test_what_is_held_back_is_written_later_in_order_and_of_its_moment(tmp_path: Path) -> None:
+    log = clocked(tmp_path / "events.jsonl")
+    heard: list[Record] = []
+    log.subscribe(heard.append)
+
+    log.hold()
+    made = [log.write("note", text=str(number)) for number in range(4)]
+    was_held = log.held_s is not None
+    before = read(log.path).records
+    log.release(3)
+    made.append(log.write("note", text="4"))
+    some = len(heard)
+    log.release()
+    made.append(log.write("note", text="5"))
+
+    assert (was_held, before, some, log.held_s) == (True, [], 3, None)
+    assert heard == made == read(log.path).records
+    assert [record["text"] for record in made] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_log_that_is_closed_writes_what_is_held_back(tmp_path: Path) -> None:
+    log = clocked(tmp_path / "events.jsonl")
+    log.hold()
+    log.write("note", text="last")
+
+    log.close()
+
+    assert [record["text"] for record in read(log.path).records] == ["last"]
 
 
 def test_only_records_of_some_kinds_are_looked_for(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ async def serve_agent(
         return
     await driver.nodes.may_come(joined)
     why = None if certified is None else misnamed(joined.node, certified)
-    why = why or await driver.taken_by(joined)
+    why = why or await driver.nodes.taken_by(joined)
     differs = driver.nodes.disagreement(joined.node, facts)
     if differs is not None and joined.replicas:  # it was taken before who is here: never drop those
         driver.log.write("note", text=f"node {joined.node} runs replicas, and stays: {differs}")

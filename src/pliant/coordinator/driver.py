@@ -19,18 +19,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pliant.coordinator.generation_secrets import GenerationSecrets
-from pliant.coordinator.held_core import Answered, HeldCore, left_to_tell, newest_reform
+from pliant.coordinator.held_core import Answered, HeldCore, newest_reform
+from pliant.coordinator.held_log import write_what_is_held
 from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.job_changes import write_changes, write_policy, write_unlogged_order
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
+from pliant.coordinator.order_sender import OrderSender
 from pliant.coordinator.output_keeper import OutputKeeper
 from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.coordinator.snapshots import Snapshots
-from pliant.core.commands import Command, EndJob, Publish, Reform
+from pliant.core.commands import Command, EndJob, Publish
 from pliant.core.events import (
     Event,
     NodeFailed,
@@ -56,6 +57,9 @@ from pliant.wire.ports import NodeChannel
 
 LOOK_S = 2.0
 """Between two looks into the register whether another coordinator has taken over, in seconds."""
+
+MOST_OVERTAKEN = 3
+"""How often a Reform may be overtaken by one that comes of what was heard while it was written."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +91,7 @@ class JobDriver:
         self._core = HeldCore(settings, self.refuse)
         self._has_begun = False
         self._register = HeldRegister(register)
-        self._secrets = GenerationSecrets()
+        self._orders = OrderSender(self.nodes)
         self._notes = NoteLog(log, metrics_path)
         self._inputs = InputLog(log, settings)
         self._clock = clock
@@ -97,9 +101,6 @@ class JobDriver:
         self._look_at_s = 0.0
         self._committed_s: float | None = None
         self._failure: str | None = None
-        self._newest: Reform | None = None
-        """Of what is carried out at once."""
-
         self._end: EndJob | None = None
         self._snapshots = Snapshots(log)
         self._ledgers = LedgerKeeper(log.path.parent)
@@ -189,21 +190,6 @@ class JobDriver:
         if joined.replicas or life != joined.life:
             self.put(joined)
 
-    async def taken_by(self, joined: NodeJoined) -> str | None:
-        """Say which other agent is this node; None: it may be this one."""
-        life = self.nodes.life_of(joined.node)
-        if life is None or life == joined.life:
-            return None
-        if life.follows(joined.life):
-            how = "was started later"
-        elif await self.nodes.speaks(joined.node):
-            how = "takes part already"
-        else:
-            return None
-        return (
-            f"another agent {how} as node {joined.node}; leave this one out, or name it with --node"
-        )
-
     def detach(self, node: NodeId, channel: NodeChannel) -> None:
         """Note that a connection ended; the node is lost only some time after."""
         self.nodes.detach(node, channel, now_s=self._clock.now_s())
@@ -232,12 +218,14 @@ class JobDriver:
                 now_s = self._clock.now_s()
                 due_s = self._core.due_s(now_s) - now_s
                 await self._turn(await self._inbox.take_events(min(max(due_s, 0.0), TICK_S)))
+                await write_what_is_held(self.log, self._inbox)
                 self._snapshots.write_if_due(self.history)
                 self._inputs.write_state_if_due(self._core.state)
                 self._ledgers.look_if_due(self._clock.now_s())
         finally:
             self._inbox.close()
             self._inputs.write_quiet()
+            self.log.release()
         return self._end
 
     async def begin(self, *, is_asked: bool = False) -> None:
@@ -286,30 +274,50 @@ class JobDriver:
 
         What it answers to many events is carried out once all of it is in the register: a write
         takes milliseconds, and a thousand agents may join at once.  Where many replicas die at
-        once, those that are left hear of the last generation that comes of it, and of no other.
+        once, those that are left hear of the last generation that comes of it, and of no other;
+        so they do if others die while a Reform is on its way to the register.
         """
+        taken, heard = list(batch), batch
+        answers: list[Answered] = []
+        asked: list[tuple[Incoming, Ready]] = []
         try:
-            now_s, events = self._clock.now_s(), [one.event for one in batch]
-            lost = self.nodes.forget_silent(now_s)
-            if lost:
-                events.append(NodeLost(node=lost[0], others=tuple(lost[1:])))
-            answers = self._core.answers(events, now_s)
-            written = [one.ready.register for one in answers if one.ready.register is not None]
-            if written:
-                await self._register.write(written[-1])
-            self._newest = newest_reform(answers)
+            self.log.hold()
+            for looks_left in range(MOST_OVERTAKEN, -1, -1):
+                found = await self._answers(heard)
+                answers.extend(found)
+                ready = (one.ready for one in found)
+                asked.extend(one for one in zip(heard, ready, strict=False) if one[0].is_asked)
+                is_reform = newest_reform(found) is not None
+                if not (looks_left and is_reform and await self._inbox.has_more()):
+                    break
+                taken.extend(heard := self._inbox.taken())
+            self._orders.begin(answers)
             num_told = self._tell_at_once(answers)
             for number, answered in enumerate(answers):
                 await self._carry_out(answered, is_told=number < num_told)
-                if number < len(batch):
-                    batch[number].answer(answered.ready)
+            if asked:
+                self.log.release()
+            for one, answer in asked:
+                one.answer(answer)
         finally:
-            for one in batch:
+            for one in taken:
                 one.answer(None)
         if self._failure is not None and self._end is None:
             end = EndJob(exit_code=EXIT_FAILED, reason=self._failure)
             await self._register.confirm()  # R20
             self.end(end)
+
+    async def _answers(self, batch: Sequence[Incoming]) -> list[Answered]:
+        """Return what the core says, once it may be carried out."""
+        now_s, events = self._clock.now_s(), [one.event for one in batch]
+        lost = self.nodes.forget_silent(now_s)
+        if lost:
+            events.append(NodeLost(node=lost[0], others=tuple(lost[1:])))
+        answers = self._core.answers(events, now_s)
+        written = [one.ready.register for one in answers if one.ready.register is not None]
+        if written:
+            await self._register.write(written[-1])
+        return answers
 
     def _tell_at_once(self, answers: Sequence[Answered]) -> int:
         """Send what needs no further look, before anything is logged; return of how many all."""
@@ -317,7 +325,7 @@ class JobDriver:
             ready = answered.ready
             if any(isinstance(command, Publish | EndJob) for command in ready.commands):
                 return number
-            self._tell_again(answered.event, ready)
+            self._orders.send_again(answered.event, ready)
             for command in ready.commands:
                 self._send(command, ready.incarnation)
         return len(answers)
@@ -329,18 +337,11 @@ class JobDriver:
             return
         self._inputs.write_event(event, ready, states=answered.states, now_s=answered.now_s)
         if not is_told:
-            self._tell_again(event, ready)
+            self._orders.send_again(event, ready)
         if answered.states is not None:
             write_changes(self.log, *answered.states, now_s=answered.now_s)
         await self._command(ready, is_told=is_told)
         self.board.stale = answered.stale
-
-    def _tell_again(self, event: Event | None, ready: Ready) -> None:
-        if isinstance(event, Running):
-            for command in ready.again:
-                if not self.nodes.was_just_told(event.node, command):
-                    for each in self._secrets.added_to(command, self.incarnation):
-                        self.nodes.send_to(event.node, each, self.incarnation)
 
     async def _command(self, ready: Ready, *, is_told: bool = False) -> None:
         for command in ready.commands:
@@ -353,10 +354,7 @@ class JobDriver:
     def _send(self, command: Command, incarnation: Incarnation) -> None:
         if isinstance(command, EndJob):
             self._end = command
-        living = self._core.state.replicas
-        if (told := left_to_tell(command, self._newest, living)) is not None:
-            for each in self._secrets.added_to(told, incarnation):
-                self.nodes.send(each, incarnation)
+        self._orders.send(command, incarnation, self._core.state.replicas)
 
     # --- the log ----------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ from pliant.machine.event_loop import within
 MOST_AT_ONCE = 256
 """Events that are taken together, if so many are there."""
 
+LOOKS = 3
+"""Turns of the event loop until what had come before the first of them is read and queued."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -24,6 +27,11 @@ class Incoming:
 
     event: Event
     future: asyncio.Future[Ready | None] | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return self.future is not None
 
     def answer(self, ready: Ready | None) -> None:
         """Tell who asked; the first answer counts, and None says that there is none."""
@@ -53,10 +61,19 @@ class Inbox:
     async def take_events(self, limit_s: float) -> Sequence[Incoming]:
         """Wait for an event, for so long at most, and return all that are there by then."""
         first = await within(self._queue.get(), limit_s)
-        found = [] if first is None else [first]
-        while found and len(found) < MOST_AT_ONCE and not self._queue.empty():
-            found.append(self._queue.get_nowait())
-        return found
+        return [] if first is None else [first, *self.taken(MOST_AT_ONCE - 1)]
+
+    def taken(self, most: int = MOST_AT_ONCE) -> list[Incoming]:
+        """Return what is there, of much so many."""
+        return [self._queue.get_nowait() for _ in range(min(most, self._queue.qsize()))]
+
+    async def has_more(self) -> bool:
+        """Look at what every connection has, and say whether there is an event."""
+        for _ in range(LOOKS):
+            if not self._queue.empty():
+                break
+            await asyncio.sleep(0)
+        return not self._queue.empty()
 
     def close(self) -> None:
         """Answer nothing to whoever still waits, or asks later."""

@@ -127,6 +127,21 @@ class JobNodes:
                 return True
         return False
 
+    async def taken_by(self, joined: NodeJoined) -> str | None:
+        """Say which other agent is this node; None: it may be this one."""
+        life = self.life_of(joined.node)
+        if life is None or life == joined.life:
+            return None
+        if life.follows(joined.life):
+            how = "was started later"
+        elif await self.speaks(joined.node):
+            how = "takes part already"
+        else:
+            return None
+        return (
+            f"another agent {how} as node {joined.node}; leave this one out, or name it with --node"
+        )
+
     def has_others(self, node: NodeId) -> bool:
         """Whether agents of other nodes are connected."""
         return any(known.channel is not None for name, known in self._nodes.items() if name != node)

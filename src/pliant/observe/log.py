@@ -67,6 +67,7 @@ import math
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -129,18 +130,22 @@ class EventLog:
         self._monotonic = monotonic
         self._listeners: list[Listener] = []
         self._failed: list[Listener] = []
+        self._held: deque[Record] | None = None
+        """Not written yet; None: what comes is written at once."""
+
+        self._held_at_s = 0.0
         self._fd = -1
         self._open()
 
     def _open(self) -> None:
         """Open the part that grows; another process may close it at this moment."""
-        self.close()
+        self._close_part()
         while True:
             self.number = parts.growing(self.path)
             self._fd = open_private(self.path, os.O_RDWR | os.O_APPEND)
             if parts.growing(self.path) == self.number:
                 break
-            self.close()
+            self._close_part()
         found = os.fstat(self._fd)
         size, self._inode = found.st_size, found.st_ino
         self._is_torn = bool(size) and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -156,11 +161,37 @@ class EventLog:
 
     def write(self, kind: str, /, **values: Any) -> Record:
         """Append one record and return it.  ``mono`` may be given; ``at`` then follows from it."""
-        record = self._record(kind, **values)
+        return self._add(self._record(kind, {name: plain(one) for name, one in values.items()}))
+
+    def hold(self) -> None:
+        """Hold back what is written from now on, each with its moment, until it is released."""
+        if self._held is None:
+            self._held, self._held_at_s = deque(), self._monotonic()
+
+    @property
+    def held_s(self) -> float | None:
+        """For how long records are held back by now, in seconds; None: none is."""
+        return self._monotonic() - self._held_at_s if self._held else None
+
+    def release(self, most: int | None = None) -> None:
+        """Write the oldest so many that are held back; once all are: hold back no more."""
+        held = self._held or deque()
+        for _ in range(len(held) if most is None else min(most, len(held))):
+            self._put_out(held.popleft())
+        if not held:
+            self._held = None
+
+    def _add(self, record: Record) -> Record:
+        if self._held is None:
+            self._put_out(record)
+        else:
+            self._held.append(record)
+        return record
+
+    def _put_out(self, record: Record) -> None:
         self._append(self._line(record))
         for listener in self._listeners:
             self._tell(listener, record)
-        return record
 
     def _tell(self, listener: Listener, record: Record) -> None:
         """Hand on a record; who cannot take it does not end the process that it is about."""
@@ -171,7 +202,8 @@ class EventLog:
                 self._failed.append(listener)
                 _log.exception("a %s record could not be shown", record["kind"])
 
-    def _record(self, kind: str, /, **values: Any) -> Record:
+    def _record(self, kind: str, values: dict[str, Any]) -> Record:
+        """Return a record of plain values."""
         now_mono = self._monotonic()
         mono = float(values.pop("mono", now_mono))
         record: Record = {
@@ -183,7 +215,7 @@ class EventLog:
         }
         if self.incarnation is not None:
             record["incarnation"] = self.incarnation
-        record.update({name: plain(value) for name, value in values.items()})
+        record.update(values)
         return record
 
     def _line(self, record: Record) -> bytes:
@@ -196,7 +228,7 @@ class EventLog:
         if self._is_bare and self.carried is not None:
             self._is_bare = False
             if not self.size():
-                self._put(self._line(self._record(CONTINUED, carried=self.carried())))
+                self._put(self._line(self._record(CONTINUED, {"carried": plain(self.carried())})))
         self._put(line)
 
     def _is_current(self) -> bool:
@@ -249,32 +281,18 @@ class EventLog:
             f"{kind}_{name}" if name in ENVELOPE else name: item
             for name, item in fields_of(value).items()
         }
-        return self.write(kind, **{**values, **more})
+        values |= {name: plain(one) for name, one in more.items()}
+        return self._add(self._record(kind, values))
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Write what is held back and close the file; a second call does nothing."""
+        self.release()
+        self._close_part()
+
+    def _close_part(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-class Journal(EventLog):
-    """One that leaves out what cannot be written, and says so once it can be again.
-
-    A full disk costs records and not the process, which keeps elsewhere what it must not forget.
-    Who follows the log hears of every record.
-    """
-
-    _lost = 0
-
-    def _append(self, line: bytes) -> None:
-        try:
-            if self._lost:
-                super()._append(self._line(self._record("records_lost", number=self._lost)))
-                self._lost = 0
-            super()._append(line)
-        except OSError:
-            self._lost += 1
 
 
 def _carries(line: bytes) -> bool:

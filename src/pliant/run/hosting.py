@@ -40,7 +40,8 @@ from pliant.machine.event_loop import aside, on_signals
 from pliant.machine.jobs import running_jobs
 from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import ProcessMark, machine_id, this_boot
-from pliant.observe.log import EventLog, Journal, Record
+from pliant.observe.journal import Journal
+from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
 from pliant.run.job_config import JobConfig

@@ -31,7 +31,8 @@ from pliant.machine.peers import user_name
 from pliant.machine.pools import DEVICES, served_pools
 from pliant.machine.processes import machine_id, process_started
 from pliant.machine.shared_pools import SOCKET, listen
-from pliant.observe.log import EventLog, Journal, Record
+from pliant.observe.journal import Journal
+from pliant.observe.log import EventLog, Record
 from pliant.observe.parts import PART_BYTES
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
