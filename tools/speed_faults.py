@@ -22,9 +22,28 @@ _WORKERS = partial(
     suite=("tests/core/membership", "tests/conformance", "tests/core/test_explorer.py"),
 )
 _WHERE = partial(_WORKERS, path="membership/whereabouts.py")
+_ANSWERS = partial(
+    Fault, rule="R7", path="job/mere_answers.py", suite=("tests/core/job/test_mere_answers.py",)
+)
+_TOGETHER = partial(Fault, rule="R11", path="job/handlers.py", suite=_SCENARIOS)
 _NODES = partial(Fault, rule="R11", path="job/node_loss.py", suite=_SCENARIOS)
 
 SPEED_FAULTS = [
+    _ANSWERS(
+        what="of the last answer nothing more is thought than of the others",
+        old="            or len(left) == 1\n",
+        new="",
+    ),
+    _ANSWERS(
+        what="a joiner that enters is a joiner still",
+        old="        and name not in state.joiners\n        and name not in state.spares\n",
+        new="",
+    ),
+    _TOGETHER(
+        what="where all die together the last of them is not waited for",
+        old="    if lost and others and",
+        new="    if lost and",
+    ),
     _SLOW(
         what="a slow replica is sent away though no spare waits",
         old="not spares(job) or ",

@@ -37,6 +37,7 @@ from pliant.coordinator.nodes import JobNodes
 from pliant.core.commands import Command, EndJob, EndReplica, Prepare, Reform, StartReplica
 from pliant.core.events import (
     AgentEvent,
+    DiedTogether,
     Event,
     Exited,
     ExitKind,
@@ -152,7 +153,7 @@ class LiveAgents(LiveCoordinators):
         match event:
             case NodeJoined():
                 return await self._comes(event)
-            case NodeLost():
+            case NodeLost() | DiedTogether():
                 return False
             case NodeFailed(node=name, reason=reason):
                 if is_connected := self._is_connected(name):

@@ -24,6 +24,7 @@ LOST_ORDERS = {
 _OLDER = "its agent is connected to the newer coordinator alone"
 _GONE = "nobody says so whose process was reaped; live it is on its way meanwhile"
 _TOO_OFTEN = "an agent answers each time that it is asked, and the file once"
+_TOGETHER = "its coordinator sees that exits come together"
 _MEANWHILE = "an agent reports what has ended while it was cut off; the file does without"
 
 NOT_SAID_BY_AGENTS = {
@@ -49,6 +50,7 @@ NOT_SAID_BY_AGENTS = {
         f"+ exit {name} signal SIGKILL": "it has no device yet: its agent reports its end at once"
         for name in ("r5", "r6")
     },
+    "members_die_together": dict.fromkeys(["died r1 r3", "died r2 r4"], _TOGETHER),
     "restart_a_joiner_was_set_aside": {"+ exit r2 signal SIGKILL": _MEANWHILE},
     "restart_after_the_last_release": {
         "+ exit r1 finished": _TOO_OFTEN,

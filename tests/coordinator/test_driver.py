@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pliant.coordinator import driver as driver_module
+from pliant.coordinator import held_log
 from pliant.coordinator import nodes as nodes_module
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.inbox import Inbox
@@ -541,15 +542,20 @@ def test_of_many_that_die_at_once_the_others_hear_in_one_generation(
         await world.until(lambda: world.agent.commands(Switch))
         for name in names:
             world.driver.receive(Switched(replica=name, generation=first, step=1))
+        await world.until(lambda: world.kinds().count("switched") == 4)
 
         for name in names[:2]:
             world.driver.receive(Exited(replica=name, kind=ExitKind.SIGNAL, detail="SIGKILL"))
 
-        await world.until(lambda: world.kinds().count("reform") == 2)
         await world.until(lambda: len(world.agent.commands(StartReplica)) == 6)
-        (reform,) = world.agent.commands(Reform)  # the dead hear of no death before theirs
+        (reform,) = world.agent.commands(Reform)
         assert reform.to == tuple(names[2:]) == reform.order.replicas
-        assert reform.order.generation == first + 2
+        assert reform.order.generation == first + 1
+        sent = [type(command) for command, _, _ in world.agent.sent]
+        assert sent[-3:] == [Reform, StartReplica, StartReplica]
+        await world.until(lambda: world.kinds().count("exited") == 2)
+        kinds = [kind for kind in world.kinds() if kind in ("died_together", "reform", "exited")]
+        assert kinds == ["died_together", "reform", "exited", "exited"]
 
     play(tmp_path, scene)
 
@@ -602,6 +608,7 @@ def test_the_log_waits_while_more_comes_but_not_for_ever(
     async def scene(world: World) -> None:
         await _prepared(world)
         await world.until(lambda: "prepare" in world.kinds())
+        monkeypatch.setattr(held_log, "MANY", 2)
         monkeypatch.setattr(Inbox, "has_more", always)
 
         for name in ("r1", "r2"):

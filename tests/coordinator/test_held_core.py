@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.coordinator.held_core import HeldCore
 from pliant.core.commands import EndReplica
-from pliant.core.events import Event, NodeJoined, Prepared, Progressed, Scaled, Spare, Switched
+from pliant.core.events import (
+    Event,
+    Exited,
+    ExitKind,
+    Finished,
+    NodeJoined,
+    Prepared,
+    Progressed,
+    Scaled,
+    Spare,
+    Switched,
+)
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
-from pliant.core.values import Generation, NodeId, ReplicaId
+from pliant.core.values import Generation, Lineage, NodeId, ReplicaId
 from pliant.machine.clock import TICK_S
 
 NAMES = [ReplicaId(f"r{number}") for number in range(1, 4)]
@@ -103,3 +116,15 @@ def test_what_cannot_be_is_refused_and_changes_nothing(monkeypatch: pytest.Monke
 
     assert answered.event is None
     assert core.state is before
+
+
+def test_who_says_something_before_it_is_killed_does_not_die_with_the_others() -> None:
+    core = a_running_core()
+    one, two, three = (Exited(replica=name, kind=ExitKind.SIGNAL) for name in NAMES)
+    finished = Finished(replica=NAMES[1], committed=1, lineage=Lineage(1))
+
+    assert core.died_together([one]) == (NAMES[0],)
+    assert core.died_together([one, beat(NAMES[1]), finished, two, three]) == (NAMES[0], NAMES[2])
+    assert core.died_together([one, two, three]) == (NAMES[1],), "of the others it is told"
+    refused = replace(two, kind=ExitKind.USAGE)
+    assert core.died_together([refused]) == ()

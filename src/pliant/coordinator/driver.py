@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pliant.coordinator.held_core import Answered, HeldCore, newest_reform
-from pliant.coordinator.held_log import write_what_is_held
+from pliant.coordinator.held_core import Answered, HeldCore
+from pliant.coordinator.held_log import hold_back_of_many, write_what_is_held
 from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.job_changes import write_changes, write_policy, write_unlogged_order
+from pliant.coordinator.joint_answers import HeardTogether, JointAnswers
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
@@ -57,9 +58,6 @@ from pliant.wire.ports import NodeChannel
 
 LOOK_S = 2.0
 """Between two looks into the register whether another coordinator has taken over, in seconds."""
-
-MOST_OVERTAKEN = 3
-"""How often a Reform may be overtaken by one that comes of what was heard while it was written."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +96,13 @@ class JobDriver:
         self._boot = boot
         self._workers_per_replica = workers_per_replica
         self._inbox = Inbox()
+        self._joint = JointAnswers(
+            core=self._core,
+            register=self._register,
+            nodes=self.nodes,
+            inbox=self._inbox,
+            now_s=clock.now_s,
+        )
         self._look_at_s = 0.0
         self._committed_s: float | None = None
         self._failure: str | None = None
@@ -272,52 +277,29 @@ class JobDriver:
     async def _turn(self, batch: Sequence[Incoming]) -> None:
         """Let the core answer what is there, and then the time that has passed.
 
-        What it answers to many events is carried out once all of it is in the register: a write
-        takes milliseconds, and a thousand agents may join at once.  Where many replicas die at
-        once, those that are left hear of the last generation that comes of it, and of no other;
-        so they do if others die while a Reform is on its way to the register.
+        What it answers to many events is carried out once all of it is in the register.  Where many
+        replicas die at once, those that are left hear at once of the last generation that comes of
+        it, and of no other.
         """
-        taken, heard = list(batch), batch
-        answers: list[Answered] = []
-        asked: list[tuple[Incoming, Ready]] = []
+        heard = HeardTogether()
         try:
-            self.log.hold()
-            for looks_left in range(MOST_OVERTAKEN, -1, -1):
-                found = await self._answers(heard)
-                answers.extend(found)
-                ready = (one.ready for one in found)
-                asked.extend(one for one in zip(heard, ready, strict=False) if one[0].is_asked)
-                is_reform = newest_reform(found) is not None
-                if not (looks_left and is_reform and await self._inbox.has_more()):
-                    break
-                taken.extend(heard := self._inbox.taken())
-            self._orders.begin(answers)
-            num_told = self._tell_at_once(answers)
-            for number, answered in enumerate(answers):
+            hold_back_of_many(self.log, len(self._core.state.replicas))
+            await self._joint.to(batch, heard)
+            self._orders.begin(heard.answers)
+            num_told = self._tell_at_once(heard.answers)
+            for number, answered in enumerate(heard.answers):
                 await self._carry_out(answered, is_told=number < num_told)
-            if asked:
+            if heard.is_asked:
                 self.log.release()
-            for one, answer in asked:
-                one.answer(answer)
+            heard.answer_all()
         finally:
-            for one in taken:
+            self._inbox.put_back(heard.later)
+            for one in heard.taken:
                 one.answer(None)
         if self._failure is not None and self._end is None:
             end = EndJob(exit_code=EXIT_FAILED, reason=self._failure)
             await self._register.confirm()  # R20
             self.end(end)
-
-    async def _answers(self, batch: Sequence[Incoming]) -> list[Answered]:
-        """Return what the core says, once it may be carried out."""
-        now_s, events = self._clock.now_s(), [one.event for one in batch]
-        lost = self.nodes.forget_silent(now_s)
-        if lost:
-            events.append(NodeLost(node=lost[0], others=tuple(lost[1:])))
-        answers = self._core.answers(events, now_s)
-        written = [one.ready.register for one in answers if one.ready.register is not None]
-        if written:
-            await self._register.write(written[-1])
-        return answers
 
     def _tell_at_once(self, answers: Sequence[Answered]) -> int:
         """Send what needs no further look, before anything is logged; return of how many all."""

@@ -15,6 +15,7 @@ from pliant.core.commands import Command, EndJob, Reform
 from pliant.core.events import (
     Event,
     Exited,
+    ExitKind,
     NodeJoined,
     Prepared,
     Progressed,
@@ -71,6 +72,8 @@ class HeldCore:
         self._refuse = refuse
         self._due_s = 0.0
         self._looked_s: float | None = None
+        self._dead: set[ReplicaId] = set()
+        """Who has died together with others, and of whom no more is heard yet."""
 
     @property
     def policy(self) -> Policy:
@@ -95,6 +98,19 @@ class HeldCore:
     def signs_every_s(self) -> float:
         """How far apart the signs of life of an agent, and of each of its replicas, are to be."""
         return interval_s(len(self.state.replicas), self._settings.timeouts.heartbeat_s)
+
+    def died_together(self, events: Sequence[Event]) -> tuple[ReplicaId, ...]:
+        """Return whom these tell to be killed and of nothing else before that; each once."""
+        spoken, dead = set[ReplicaId](), list[ReplicaId]()
+        for event in events:
+            if isinstance(event, Exited):
+                if event.kind is ExitKind.SIGNAL and event.replica not in spoken | self._dead:
+                    dead.append(event.replica)
+            elif isinstance(event, WorkerEvent) and not isinstance(event, Progressed):
+                spoken.add(event.replica)
+        if len(dead) > 1:
+            self._dead |= set(dead)
+        return tuple(dead)
 
     def begin(self, *, now_s: float, register: Register | None, is_asked: bool) -> Ready:
         """Begin with what is recorded; see ``controller.begin``."""
@@ -147,6 +163,8 @@ class HeldCore:
 
     def _step(self, event: Event, now_s: float) -> Answered:
         before = self.state
+        if isinstance(event, Exited):
+            self._dead.discard(event.replica)
         try:
             self.state, ready = controller.step(before, event, now_s=now_s, settings=self._settings)
         except Exception as error:  # the core is pure: the job is as it was

@@ -7,7 +7,8 @@ Knows nothing of what is said.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pliant.core.events import Event
@@ -44,6 +45,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Incoming] = asyncio.Queue()
+        self._later: deque[Incoming] = deque()
         self._is_closed = False
 
     def put(self, event: Event) -> None:
@@ -60,23 +62,30 @@ class Inbox:
 
     async def take_events(self, limit_s: float) -> Sequence[Incoming]:
         """Wait for an event, for so long at most, and return all that are there by then."""
-        first = await within(self._queue.get(), limit_s)
+        first = self._later.popleft() if self._later else await within(self._queue.get(), limit_s)
         return [] if first is None else [first, *self.taken(MOST_AT_ONCE - 1)]
 
     def taken(self, most: int = MOST_AT_ONCE) -> list[Incoming]:
         """Return what is there, of much so many."""
-        return [self._queue.get_nowait() for _ in range(min(most, self._queue.qsize()))]
+        found = [self._later.popleft() for _ in range(min(most, len(self._later)))]
+        number = min(most - len(found), self._queue.qsize())
+        return found + [self._queue.get_nowait() for _ in range(number)]
+
+    def put_back(self, taken: Iterable[Incoming]) -> None:
+        """Have these taken again, before all that is there."""
+        self._later.extendleft(reversed(list(taken)))
 
     async def has_more(self) -> bool:
         """Look at what every connection has, and say whether there is an event."""
         for _ in range(LOOKS):
-            if not self._queue.empty():
-                break
+            if self._later or not self._queue.empty():
+                return True
             await asyncio.sleep(0)
         return not self._queue.empty()
 
     def close(self) -> None:
         """Answer nothing to whoever still waits, or asks later."""
         self._is_closed = True
-        while not self._queue.empty():
-            self._queue.get_nowait().answer(None)
+        while left := self.taken():
+            for one in left:
+                one.answer(None)

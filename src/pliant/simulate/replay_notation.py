@@ -15,6 +15,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import (
     Broken,
     Busy,
+    DiedTogether,
     DrainRequested,
     Event,
     Exited,
@@ -101,8 +102,8 @@ def parse(words: list[str]) -> list[Event]:
         case "running":
             runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
             return [Running(node=NodeId(rest[0]), replicas=runs)]
-        case "node-lost":
-            return [NodeLost(node=NodeId(rest[0]), others=tuple(map(NodeId, rest[1:])))]
+        case "node-lost" | "died":
+            return [_lost(verb, rest)]
         case "node-failed":
             return [NodeFailed(node=NodeId(rest[0]), reason=" ".join(rest[1:]))]
         case "exit":
@@ -112,6 +113,12 @@ def parse(words: list[str]) -> list[Event]:
             return [Ticked()]
         case _:
             return [_request(verb, rest, names, options)]
+
+
+def _lost(verb: str, names: list[str]) -> Event:
+    if verb == "died":
+        return DiedTogether(replicas=tuple(map(ReplicaId, names)))
+    return NodeLost(node=NodeId(names[0]), others=tuple(map(NodeId, names[1:])))
 
 
 def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[str, str]) -> Event:

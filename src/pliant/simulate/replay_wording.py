@@ -128,6 +128,8 @@ def _agent_words(event: events.AgentEvent) -> Iterator[str]:
             yield from ("node-lost", node, *others)
         case events.NodeFailed(node=node, reason=reason):
             yield from ("node-failed", node, reason)
+        case events.DiedTogether(replicas=replicas):
+            yield from ("died", *replicas)
         case events.Exited(replica=replica, kind=kind, detail=detail):
             yield from ("exit", replica, kind.value)
             yield from [detail] if detail else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pliant.core.events.from_agents import OUT_OF_MEMORY as OUT_OF_MEMORY
 from pliant.core.events.from_agents import AgentEvent as AgentEvent
+from pliant.core.events.from_agents import DiedTogether as DiedTogether
 from pliant.core.events.from_agents import Exited as Exited
 from pliant.core.events.from_agents import ExitKind as ExitKind
 from pliant.core.events.from_agents import NodeFailed as NodeFailed

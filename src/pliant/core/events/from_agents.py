@@ -87,4 +87,11 @@ class Exited:
     worker: int | None = None  # whose end it was, if it has several and nobody asked for it
 
 
-AgentEvent = NodeJoined | Running | NodeLost | NodeFailed | Exited
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiedTogether:
+    """The processes of these were ended by signals at one moment; of each its Exited follows."""
+
+    replicas: tuple[ReplicaId, ...]
+
+
+AgentEvent = NodeJoined | Running | NodeLost | NodeFailed | Exited | DiedTogether

@@ -176,6 +176,8 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
             node_loss.on_node_failed(tx, event)
         case events.Exited():
             handlers.on_exited(tx, event)
+        case events.DiedTogether(replicas=names):
+            handlers.on_died_together(tx, names)
         case events.Ticked():
             handlers.on_tick(tx)
         case _:

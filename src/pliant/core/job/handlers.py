@@ -7,6 +7,7 @@ in ``controller``, a node that joins in ``registration``, what people ask in ``r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pliant.core import events
@@ -28,6 +29,7 @@ from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
 from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin, silence, worker_events
+from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
@@ -285,6 +287,19 @@ def _lose_one(
     tx.notes.append(f"lost {what}")
     alike = "" if replica.is_asked else likeness(event)
     lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, likeness=alike)
+
+
+def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
+    """Let the others reform at once without all of these; what each end means its Exited tells.
+
+    Where nobody would be left it is for the exits, too: the last of them is what the job ends of.
+    """
+    tx.must_advance = False
+    present = frozenset(group.members(tx.job.membership))
+    lost = frozenset(name for name in names if name in present)
+    others = present - lost - group.outsiders(tx.job.membership)
+    if lost and others and tx.job.stage is not Stage.FINISHING:
+        replicas.drop_from_membership(tx, *lost)
 
 
 def on_tick(tx: Transaction) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from pliant.core.commands import Command, EndReplica, Look, RollCall, StartReplica, Stop
 from pliant.core.events import (
+    DiedTogether,
     DrainRequested,
     Event,
     Exited,
@@ -164,7 +165,7 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             patience_s = tx.now_s + tx.settings.timeouts.heartbeat_s
             by_s = max(tx.job.register_by_s, min(patience_s, tx.job.start_by_s))
             tx.job = replace(tx.job, register_by_s=by_s)
-        case Ticked() | Progressed():
+        case Ticked() | Progressed() | DiedTogether():
             pass
         case _ if isinstance(event, Saved) or event.replica in tx.job.registered:
             tx.job = replace(tx.job, kept=(*tx.job.kept, event))
