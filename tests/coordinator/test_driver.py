@@ -560,17 +560,18 @@ def test_of_many_that_die_at_once_the_others_hear_in_one_generation(
     play(tmp_path, scene)
 
 
-def test_of_one_that_dies_while_a_reform_is_recorded_nobody_hears_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("num_more", [1, 2])
+def test_of_those_that_die_while_a_reform_is_recorded_nobody_hears_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_more: int
 ) -> None:
-    settings = replace(SETTINGS, policy=Policy(max_replicas=3))
+    settings = replace(SETTINGS, policy=Policy(max_replicas=4))
     monkeypatch.setattr("tests.coordinator.test_driver.SETTINGS", settings)
-    names = [ReplicaId(f"r{number}") for number in range(1, 4)]
+    names = [ReplicaId(f"r{number}") for number in range(1, 5)]
     write = RegisterFile.write
 
     async def scene(world: World) -> None:
-        world.driver.attach(replace(world.joined, devices=3), world.agent)
-        await world.until(lambda: len(world.agent.commands(StartReplica)) == 3)
+        world.driver.attach(replace(world.joined, devices=4), world.agent)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 4)
         for name in names:
             world.spare(name)
         await world.until(lambda: world.agent.commands(Prepare))
@@ -579,21 +580,22 @@ def test_of_one_that_dies_while_a_reform_is_recorded_nobody_hears_apart(
         await world.until(lambda: world.agent.commands(Switch))
         for name in names:
             world.driver.receive(Switched(replica=name, generation=Generation(1), step=1))
-        await world.until(lambda: world.kinds().count("switched") == 3)
+        await world.until(lambda: world.kinds().count("switched") == 4)
         loop = asyncio.get_running_loop()
-        second = Exited(replica=names[1], kind=ExitKind.SIGNAL, detail="SIGKILL")
+        ends = [Exited(replica=name, kind=ExitKind.SIGNAL, detail="SIGKILL") for name in names]
 
         def write_slowly(stored: RegisterFile, register: Register, **more: Any) -> None:
             write(stored, register, **more)
             if register.number == 2:
-                loop.call_soon_threadsafe(world.driver.receive, second)
+                for end in ends[1 : 1 + num_more]:
+                    loop.call_soon_threadsafe(world.driver.receive, end)
 
         monkeypatch.setattr(RegisterFile, "write", write_slowly)
-        world.driver.receive(Exited(replica=names[0], kind=ExitKind.SIGNAL, detail="SIGKILL"))
+        world.driver.receive(ends[0])
         await world.until(lambda: world.kinds().count("reform") == 2)
 
         (reform,) = world.agent.commands(Reform)
-        assert reform.to == (names[2],) == reform.order.replicas
+        assert reform.to == tuple(names[1 + num_more :]) == reform.order.replicas
         assert [n for command, _, n in world.agent.sent if isinstance(command, Reform)] == [3]
 
     play(tmp_path, scene)

@@ -336,7 +336,7 @@ class JobDriver:
     def _send(self, command: Command, incarnation: Incarnation) -> None:
         if isinstance(command, EndJob):
             self._end = command
-        self._orders.send(command, incarnation, self._core.state.replicas)
+        self._orders.send(command, incarnation, self._core.living)
 
     # --- the log ----------------------------------------------------------------------
 

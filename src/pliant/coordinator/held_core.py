@@ -99,6 +99,12 @@ class HeldCore:
         """How far apart the signs of life of an agent, and of each of its replicas, are to be."""
         return interval_s(len(self.state.replicas), self._settings.timeouts.heartbeat_s)
 
+    @property
+    def living(self) -> Container[ReplicaId]:
+        """Return the replicas whose end is not known, whether it was told by itself or not."""
+        names = self.state.replicas
+        return names.keys() - self._dead if self._dead else names
+
     def died_together(self, events: Sequence[Event]) -> tuple[ReplicaId, ...]:
         """Return whom these tell to be killed and of nothing else before that; each once."""
         spoken, dead = set[ReplicaId](), list[ReplicaId]()
