@@ -66,10 +66,12 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
+        if options.lingers and me == "r1":
+            time.sleep(options.lingers)
         line = {"replica": me, "committed": session.committed, "digest": session.state_digest()}
-    fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(fd, (json.dumps(line) + "\n").encode())
-    os.close(fd)
+        fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(fd, (json.dumps(line) + "\n").encode())
+        os.close(fd)
 
 
 def wait_for(path: Path, at_most_s: float = 60.0) -> None:
@@ -83,6 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--digest-file", type=Path, required=True)
     parser.add_argument("--meeting", type=Path)
     parser.add_argument("--stop-at", type=int)
+    parser.add_argument("--lingers", type=float, default=0.0, help="how long r1 stays behind all")
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     return parser.parse_args()
 

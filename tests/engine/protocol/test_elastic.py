@@ -10,6 +10,7 @@ from torch import nn
 
 from pliant.core.commands import FallThrough, Look, Release
 from pliant.core.events import Spare
+from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import (
     FIRST_LINEAGE,
@@ -161,3 +162,19 @@ def test_a_last_checkpoint_that_is_never_written_is_one_that_failed(
 
     (failed,) = said
     assert (failed.reason, failed.retry_s) == (NOT_KEPT, 0.0)
+
+
+def test_a_call_is_told_to_be_finished_by_who_has_come_to_the_next_one(
+    elastic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who falls through a call runs what stands behind it: only a further call needs that."""
+    said: list[Any] = []
+    monkeypatch.setattr(elastic._runtime, "tell", said.append)
+    elastic._runtime._member = Member(replica=ReplicaId("r1"), has_state=True)
+
+    elastic._runtime.finish_call()
+    between = elastic._runtime._heartbeat()
+    assert elastic.arrive()
+
+    assert (between.calls, elastic._runtime._heartbeat().calls) == (0, 1)
+    assert [one.calls for one in said] == [1]

@@ -107,6 +107,7 @@ class ElasticMembership:
         A new replica says Spare here and waits, for as long as the coordinator has no use for it.
         """
         self._runtime.check_leaving()
+        self._runtime.arrive()
         while not self.member.has_state:
             self._runtime.tell(self._spare())
             order = self._runtime.await_order()

@@ -72,6 +72,8 @@ class ProtocolRuntime:
         self.released: tuple[ReplicaId, ...] = ()
         """Who was released together with this replica, who leads then first; empty before."""
         self._fall_through = 0
+        self._calls_before = 0
+        """Finished ``steps()`` calls when the script last came to one."""
         self._is_to_look = False
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
@@ -170,11 +172,20 @@ class ProtocolRuntime:
         self.check_leaving()
         raise AssertionError("a leaver stayed")
 
+    def arrive(self) -> None:
+        """Come to a ``steps()`` call; those before it are finished for others, too, from here on.
+
+        Not before: behind the last one a replica without state would run what is meant for the
+        trained model.
+        """
+        if self._calls_before != self._member.calls:
+            self._calls_before = self._member.calls
+            self.tell(self._heartbeat())  # a joiner must not be sent where nobody is any more
+
     def finish_call(self) -> None:
         """Count a ``steps()`` call as finished."""
         with self._changed:
             self._become((protocol.call_finished(self._member), ()))
-        self.tell(self._heartbeat())  # a joiner must not be sent where the members no longer are
 
     def finish(self, *, has_left_loop: bool) -> None:
         """Say Finished; a coordinator that comes later learns it from the registration."""
@@ -305,7 +316,7 @@ class ProtocolRuntime:
             replica=member.replica,
             generation=member.current,
             committed=member.committed if member.has_state else 0,
-            calls=member.calls,
+            calls=self._calls_before,
             waiting=waiting,
             held_up_by=held_up_by,
             slow=self._slow,
