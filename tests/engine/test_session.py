@@ -162,7 +162,7 @@ def test_steps_counts_the_whole_job() -> None:
     seen = []
     arguments = small()
     with pliant.Session(**arguments) as session:
-        for total, left in ((2, 2), (2, 0), (5, 3)):
+        for total, left in ((2, 2), (5, 3)):
             steps = session.steps(total)
             assert len(steps) == left  # what a progress bar counts to
             for step in steps:
@@ -171,6 +171,20 @@ def test_steps_counts_the_whole_job() -> None:
                 seen.append((total, step.index, step.epoch))
         assert session.steps_per_epoch == 3
     assert seen == [(2, 0, 0), (2, 1, 0), (5, 2, 0), (5, 3, 1), (5, 4, 1)]
+
+
+@pytest.mark.parametrize("words", [{"total": 3}, {"total": 2}, {"epochs": 1}])
+def test_a_call_that_goes_no_further_than_one_before_it_is_refused(words: dict[str, int]) -> None:
+    """As in a loop over epochs with ``steps(steps_per_epoch)``, which trained the first only."""
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        assert session.steps_per_epoch == 3
+        for step in session.steps(3):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+        with pytest.raises(UsageError, match="trains nothing: the number is the job's total"):
+            session.steps(**words)
+        assert not list(session.steps(0))
 
 
 def test_stop_ends_the_job_after_the_step() -> None:
@@ -182,7 +196,7 @@ def test_stop_ends_the_job_after_the_step() -> None:
                 if step.index == 2:
                     step.stop()
         assert session.committed == 3
-        assert list(session.steps(100)) == []
+        assert list(session.steps(200)) == []
 
 
 def test_break_ends_the_job_too() -> None:
@@ -192,7 +206,7 @@ def test_break_ends_the_job_too() -> None:
             for batch in step:
                 step.backward(loss_of(arguments["model"], batch))
             break
-        assert list(session.steps(100)) == []
+        assert list(session.steps(200)) == []
         assert session.committed == 1
 
 

@@ -1097,6 +1097,14 @@ LOOP = [
         script=trained(steps=-1),
     ),
     Refusal(
+        sentence="this call of steps() goes to step 2, and one before it went to 2, so it trains "
+        "nothing: the number is the job's total. For several epochs write session.steps(epochs=3) "
+        "once, or session.steps((epoch + 1) * 3) in a loop over epochs",
+        when="a loop over epochs asks for the steps of one again and again",
+        instead="`session.steps(epochs=3)`, with `step.is_last_of_epoch`",
+        script=trained(tail=lambda at: at.session.steps(2)),
+    ),
+    Refusal(
         sentence="loss.backward() was called on the session's model; call step.backward(loss), "
         "once per micro-batch",
         when="the line of the plain loop was left",

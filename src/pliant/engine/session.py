@@ -160,6 +160,7 @@ class Session:
         self._warmup = warmup
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
         self._steps: Steps | None = None
+        self._planned = 0  # what the calls of steps() have come to
         self._unwritten: dict[Path, int] = {}
         self._is_finished = False
         self._is_closed = False
@@ -198,22 +199,19 @@ class Session:
         """Iterate until the job has committed ``total`` steps, or has been ``epochs`` times over.
 
         The number counts from the job's first step, on every replica and across ``steps()``
-        calls: ``steps(50)`` followed by ``steps(100)`` makes 100 steps.  A call that the job has
-        finished already falls through.  ``len()`` of it, as progress bars ask for it, is the number
-        of steps that are left when the call begins.  ``step.epoch`` says which pass over the data
-        a step is of, ``step.is_last_of_epoch`` where one ends.
+        calls: ``steps(50)`` followed by ``steps(100)`` makes 100 steps.  A call that the job had
+        finished before this replica came falls through.  ``len()`` of it is what is left when the
+        call begins.  ``step.epoch`` says which pass over the data a step is of,
+        ``step.is_last_of_epoch`` where one ends.
 
         Raises:
             SystemExit: this replica leaves, or the job was stopped; on every later call again.
+            UsageError: a call before it went as far.
         """
         self._check_open()
         self._training.check_stopped()
-        if (total is None) == (epochs is None):
-            raise UsageError("steps() takes the job's total number of steps, or epochs=")
-        what, count = ("steps", total) if epochs is None else ("epochs", epochs)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise UsageError(f"steps() takes the job's total number of {what}, got {count!r}")
-        total = count if epochs is None else count * self.steps_per_epoch
+        total = session_settings.total_steps(total, epochs, self.steps_per_epoch)
+        self._planned = session_settings.further(total, self._planned, self.steps_per_epoch)
         self._leave_steps()
         self._parts.reporter.planned(self._parts.planned(total))
         self._steps = Steps(self._training, total, self.steps_per_epoch)

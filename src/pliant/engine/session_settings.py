@@ -16,7 +16,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import batching
 from pliant.engine.state.buffers import observes
 from pliant.engine.state.durable import Durability
@@ -242,6 +242,36 @@ def _check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScale
                 "float32 and compute under autocast, or leave out scaler="
             )
     return scaler
+
+
+def total_steps(steps: int | None, epochs: int | None, steps_per_epoch: int) -> int:
+    """Return the job's total number of steps that a call of ``steps()`` names.
+
+    Raises:
+        UsageError: it names none, both, or an impossible one.
+    """
+    if (steps is None) == (epochs is None):
+        raise UsageError("steps() takes the job's total number of steps, or epochs=")
+    what, count = ("steps", steps) if epochs is None else ("epochs", epochs)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UsageError(f"steps() takes the job's total number of {what}, got {count!r}")
+    return count if epochs is None else count * steps_per_epoch
+
+
+def further(total: int, planned: int, steps_per_epoch: int) -> int:
+    """Return how far the calls of ``steps()`` go, with this one.
+
+    Raises:
+        UsageError: it trains nothing, in whatever run of the script: an earlier one goes as far.
+    """
+    if 0 < total <= planned:
+        raise UsageError(
+            f"this call of steps() goes to step {total}, and one before it went to {planned}, so "
+            "it trains nothing: the number is the job's total. For several epochs write "
+            f"session.steps(epochs=3) once, or session.steps((epoch + 1) * {steps_per_epoch}) in "
+            "a loop over epochs"
+        )
+    return max(total, planned)
 
 
 def check_micro_batch_size(size: int | None) -> int:
