@@ -66,8 +66,7 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
-        if options.lingers and me == "r1":
-            time.sleep(options.lingers)
+        time.sleep(options.lingers if me == "r1" else 0.0)
         line = {"replica": me, "committed": session.committed, "digest": session.state_digest()}
         fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(fd, (json.dumps(line) + "\n").encode())

@@ -53,8 +53,10 @@ from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.initial_weights import take_initial_weights
+from pliant.engine.state.optimizer_state import with_nested
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.script_attributes import ScriptAttributes
+from pliant.engine.state.script_variables import ScriptVariables
 from pliant.engine.state.training_state import State
 from pliant.engine.training import Training
 from pliant.engine.update import Update
@@ -134,7 +136,9 @@ class Collaborators:
         )
         self._ledger = Ledger(_ledger_path(context), has_commits=not workers.is_follower(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
-        self._attributes = ScriptAttributes(attributes, objects.model, self.reporter.noted)
+        self._attributes = ScriptAttributes(
+            attributes, objects.model, self.reporter.noted, _variables(objects, dataset)
+        )
         self._saver = Saver(
             self.state,
             checkpoint,
@@ -354,6 +358,13 @@ def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:
         shuffle=settings.shuffle,
         drop_last=settings.drop_last,
     )
+
+
+def _variables(objects: UserObjects, dataset: object) -> ScriptVariables:
+    """Return what looks at the script's variables, apart from what travels with the run."""
+    travels = (*objects.schedulers, *objects.plateau.values(), *objects.extra.values())
+    optimizers = with_nested(objects.optimizers)
+    return ScriptVariables([objects.model, dataset, objects.scaler, *optimizers, *travels])
 
 
 def _state(objects: UserObjects, buffers: BufferRules) -> State:

@@ -11,6 +11,7 @@ from torch import nn
 
 from pliant.engine.data.dataset_attributes import DatasetAttributes
 from pliant.engine.state.script_attributes import ScriptAttributes, words_of_modules
+from pliant.engine.state.script_variables import ScriptVariables
 
 
 class Net(nn.Module):
@@ -35,7 +36,7 @@ class Replica:
         self.net = Net()
         self.notes: list[str] = []
         dataset = DatasetAttributes(models.Points(4), is_copied=True)
-        self.attributes = ScriptAttributes(dataset, self.net, self.notes.append)
+        self.attributes = ScriptAttributes(dataset, self.net, self.notes.append, ScriptVariables())
 
     def step(self, number: int) -> None:
         self.attributes.begin(number)

@@ -145,7 +145,7 @@ def different(mine: Words, theirs: Words) -> list[str]:
 def word_of(value: object) -> str:
     """Return a plain value as it is shown, or a digest of a long one."""
     text = repr(value)
-    return text if len(text) <= MAX_CHARACTERS else _digest(type(value).__name__, [text])
+    return text if len(text) <= MAX_CHARACTERS else digest(type(value).__name__, [text])
 
 
 class _Look:
@@ -176,16 +176,16 @@ class _Look:
         if value is None or isinstance(value, _SHOWN):
             return word_of(value)
         if isinstance(value, torch.Tensor):
-            return _tensor_word(value)
+            return tensor_word(value)
         if isinstance(value, np.ndarray):
-            return _array_word(value)
+            return array_word(value)
         if isinstance(value, dict):  # not every Mapping: some are files
             pairs = [part for pair in islice(value.items(), MAX_PARTS) for part in pair]
             return self._words(f"{type(value).__name__} of {len(value)}", pairs, depth)
         if isinstance(value, set | frozenset):
             few = value if len(value) <= MAX_PARTS else ()
             words = sorted(self._word(part, depth - 1) for part in few) if depth else []
-            return _digest(f"{type(value).__name__} of {len(value)}", words)
+            return digest(f"{type(value).__name__} of {len(value)}", words)
         if isinstance(value, list | tuple | deque):
             parts = [value[at] for at in _spread(len(value))]
             return self._words(f"{type(value).__name__} of {len(value)}", parts, depth)
@@ -196,7 +196,7 @@ class _Look:
     def _words(self, kind: str, parts: Sequence[Any], depth: int) -> str:
         if not depth or self.values_left <= 0:
             return kind
-        return _digest(kind, [self._word(part, depth - 1) for part in parts])
+        return digest(kind, [self._word(part, depth - 1) for part in parts])
 
 
 def _parts(path: str, value: object) -> list[tuple[str, object]]:
@@ -214,21 +214,23 @@ def _holds(value: object) -> bool:
     return hasattr(value, "__dict__") and room not in sys.stdlib_module_names
 
 
-def _tensor_word(value: torch.Tensor) -> str:
+def tensor_word(value: torch.Tensor) -> str:
+    """Return a digest of some of a tensor, or only what it is like."""
     kind = f"tensor {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     is_plain = value.layout is torch.strided and value.device.type == "cpu"
     if not is_plain or value.is_quantized or not value.is_contiguous():
         return kind
     flat = value.detach().reshape(-1)
     parts = flat[list(_spread(flat.numel()))].resolve_conj().resolve_neg()
-    return _digest(kind, [parts.view(torch.uint8).numpy().tobytes()])
+    return digest(kind, [parts.view(torch.uint8).numpy().tobytes()])
 
 
-def _array_word(value: np.ndarray[Any, Any]) -> str:
+def array_word(value: np.ndarray[Any, Any]) -> str:
+    """Return a digest of some of an array, or only what it is like."""
     kind = f"array {value.dtype} {value.shape}"
     if value.dtype.hasobject or not value.flags.c_contiguous:
         return kind
-    return _digest(kind, [value.reshape(-1)[list(_spread(value.size))].tobytes()])
+    return digest(kind, [value.reshape(-1)[list(_spread(value.size))].tobytes()])
 
 
 def _spread(size: int) -> Sequence[int]:
@@ -238,7 +240,8 @@ def _spread(size: int) -> Sequence[int]:
     return [number * (size - 1) // (MAX_PARTS - 1) for number in range(MAX_PARTS)]
 
 
-def _digest(kind: str, parts: Iterable[str | bytes]) -> str:
+def digest(kind: str, parts: Iterable[str | bytes]) -> str:
+    """Return what something is, and a hash of its parts."""
     hasher = xxhash.xxh3_64()
     for part in parts:
         hasher.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)

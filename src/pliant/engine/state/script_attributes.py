@@ -1,9 +1,10 @@
-"""Script attributes: plain values of a model's modules, and what a dataset keeps, in words.
+"""Script attributes: what a script keeps beside the state, in words; in what two replicas differ.
 
 A tail that changes one (``Dropout.p``, a temperature) changes it on those who run that tail; a
-joiner begins with what the script made, and so does a run that goes on.  Owns which values of
-modules these are, which of them a forward changes, and when a difference is told: at the first step
-here, if the script has not set the value by then.  Must not know who compares with whom.
+joiner begins with what the script made, and so does a run that goes on.  Owns the plain values of
+modules, which of them a forward changes, and when a difference is told, also of the dataset's and
+of the script's variables: at the first step here, if the script has not set the value by then.
+Must not know who compares with whom.
 
 Not seen: containers and objects in modules, names that begin with ``_``.
 """
@@ -23,6 +24,8 @@ from pliant.engine.data.dataset_attributes import (
     unpacked,
     word_of,
 )
+from pliant.engine.state import script_variables
+from pliant.engine.state.script_variables import ScriptVariables
 
 LEARNED_FROM = 2
 """First steps of this process in which is seen what a forward changes; later ever more rarely."""
@@ -39,10 +42,15 @@ class ScriptAttributes:
     """Of one replica's dataset and model."""
 
     def __init__(
-        self, dataset: DatasetAttributes, model: torch.nn.Module, noted: Callable[[str], None]
+        self,
+        dataset: DatasetAttributes,
+        model: torch.nn.Module,
+        noted: Callable[[str], None],
+        variables: ScriptVariables,
     ) -> None:
         """``noted`` is told what differs."""
         self.dataset = dataset
+        self._variables = variables
         self._model = model
         self._noted = noted
         self._volatile: set[str] = set()
@@ -50,25 +58,30 @@ class ScriptAttributes:
         self._before: Words | None = None
         self._unlike: list[tuple[Words, Words, str]] = []
         """Mine and theirs, and where those are; until the first step."""
+        self._unlike_variables: tuple[Words, list[Words], str] | None = None
 
     def pack(self) -> bytes:
         """Return what another replica compares with its own."""
         words = json.dumps([words_of_modules(self._model), sorted(self._volatile)])
-        return self.dataset.pack() + b"\n" + words.encode()
+        variables = script_variables.pack(self._variables.words())
+        return b"\n".join((self.dataset.pack(), words.encode(), variables))
 
     def compare(self, others: Sequence[bytes], where: str = "on the replicas that train") -> None:
         """Say what of the dataset differs from these, and remember what of the model does."""
-        parts = [one.partition(b"\n") for one in others]
-        if said := self.dataset.unlike([dataset for dataset, _, _ in parts], where):
+        parts = [one.split(b"\n") for one in others]
+        if said := self.dataset.unlike([dataset for dataset, *_ in parts], where):
             self._noted(said)
         mine = words_of_modules(self._model)
-        for packed in (modules for _, _, modules in parts if modules):  # old ones have none
+        for _, packed, *_ in (each for each in parts if len(each) > 1):  # old ones have none
             theirs, volatile = unpacked(packed)
             self._volatile.update(volatile)
             self._unlike.append((mine, theirs, where))
+        variables = [script_variables.unpack(each[2]) for each in parts if len(each) > 2]
+        self._unlike_variables = (self._variables.words(), variables, where) if variables else None
 
     def begin(self, step: int) -> None:
         """A step is computed from here on; say what still differs."""
+        self._tell_variables()
         is_time = self._num_learned < LEARNED_FROM or step & (step - 1) == 0
         if not is_time and not self._unlike:
             self._before = None
@@ -82,6 +95,23 @@ class ScriptAttributes:
                 self._noted(
                     f"the model's {told(mine, theirs, names, where)}: if a forward depends on it, "
                     f"this run depends on who joined when; {INSTEAD}"
+                )
+                return
+
+    def _tell_variables(self) -> None:
+        """Say which variables of the script are others, and were not set since."""
+        unlike, self._unlike_variables = self._unlike_variables, None
+        if unlike is None:
+            return
+        (mine, others, where), now = unlike, self._variables.words()
+        for theirs in others:
+            known = [name for name, word in mine.items() if now.get(name) == word]
+            names = sorted(name for name in known if theirs.get(name, mine[name]) != mine[name])
+            if names:
+                self._noted(
+                    f"the script's {told(mine, theirs, names, where)}: if what it trains or writes "
+                    f"depends on it, this run depends on who joined when; "
+                    f"{script_variables.INSTEAD}"
                 )
                 return
 

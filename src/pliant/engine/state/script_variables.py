@@ -1,0 +1,219 @@
+"""Script variables: what the functions of a script keep beside the session's state, in words.
+
+A tail that changes one (an annealed global, an average of the weights, a second model and its
+optimizer, the patience of an early stop) changes it on those who run that tail; a joiner begins
+with what the script made, and so does a run that goes on.  Owns which variables these are, and what
+two replicas compare of them: variables of the functions that wait for the session, of their
+modules, and attributes of objects whose class the script defines.  Must not know who compares with
+whom, nor when that is told.
+
+Not seen: names that begin with ``_``, texts, variables that only a closure holds, what objects of
+installed packages keep.  Clock readings are no difference: each process has its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from pliant.engine.data.dataset_attributes import Words, array_word, digest, tensor_word, word_of
+from pliant.engine.worker.script_files import is_own
+from pliant.machine.processes import process_started
+
+MAX_TENSORS = 500
+"""Tensors and arrays that are looked at, in all: about 15 ms."""
+
+MAX_PARTS = 256
+"""Elements of a container that are looked at."""
+
+MAX_DEPTH = 3
+"""Objects in objects: a trainer, what it has, what that has."""
+
+UNKNOWN_AGE_S = 600.0
+"""How long a process has lived, where that cannot be known."""
+
+INSTEAD = (
+    "what a tail changes reaches a joiner in extra_state= (objects with state_dict and "
+    "load_state_dict), or is computed in the loop from step.index"
+)
+
+_NUMBERS = (bool, int, float, complex, np.generic, type(None))
+_CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+_CLOCKS = (time.time, time.monotonic, time.perf_counter)
+
+
+class ScriptVariables:
+    """Of one replica's script."""
+
+    def __init__(self, known: Iterable[object] = ()) -> None:
+        """``known``: what travels, or is compared elsewhere."""
+        self._known = list(known)
+
+    def words(self) -> Words:
+        """Return a word for each variable; called inside a call of the script's."""
+        look = _VariablesSeen(self._known)
+        for frame in _script_frames(inspect.currentframe()):
+            for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
+                look.at(name, value, MAX_DEPTH)
+        return look.found
+
+
+def pack(words: Words) -> bytes:
+    """Return what another replica compares with its own."""
+    return json.dumps(words).encode()
+
+
+def unpack(packed: bytes) -> Words:
+    """Return what ``pack`` made; nothing of what it did not make."""
+    try:
+        words = json.loads(packed)
+    except ValueError:
+        return {}
+    return words if isinstance(words, dict) else {}
+
+
+class _VariablesSeen:
+    """One look: what was found, and what is not looked at again."""
+
+    def __init__(self, known: Iterable[object]) -> None:
+        self.found: Words = {}
+        self._tensors_left = MAX_TENSORS
+        self._memory: set[int] = set()
+        self._seen: set[int] = set()
+        age_s = _age_s()
+        self._clocks = [(now - age_s, now) for now in (clock() for clock in _CLOCKS)]
+        for each in known:
+            self._pass_over(each)
+
+    def at(self, path: str, value: object, depth: int) -> None:
+        """Note a variable, or the attributes of an object of the script's."""
+        name = path.rpartition(".")[2]
+        if path in self.found or name.startswith("_") or id(value) in self._seen:
+            return
+        if _is_the_scripts(value):
+            self._seen.add(id(value))
+            for name, part in vars(value).items() if depth else ():
+                self.at(f"{path}.{name}", part, depth - 1)
+        elif (word := self._word(value)) and self._tensors_left > 0:
+            self.found[path] = word
+
+    def _pass_over(self, known: object) -> None:
+        self._seen.add(id(known))
+        if isinstance(known, torch.nn.Module):
+            self._seen.update(map(id, known.modules()))
+            self._memory.update(map(_memory_of, _tensors_of(known)))
+
+    def _is_of_a_clock(self, value: object) -> bool:
+        """Whether a number may have been read from a clock since this process began."""
+        if not isinstance(value, float):
+            return False
+        return any(began <= value <= now for began, now in self._clocks)
+
+    def _word(self, value: Any, depth: int = MAX_DEPTH) -> str:
+        """Return a value in a word; empty: nothing that can be compared is in it."""
+        if id(value) in self._seen:
+            return ""
+        if isinstance(value, _NUMBERS):
+            return "" if self._is_of_a_clock(value) else word_of(value)
+        if isinstance(value, torch.Tensor):
+            self._tensors_left -= 1
+            return "" if _memory_of(value) in self._memory else tensor_word(value)
+        if isinstance(value, np.ndarray):
+            self._tensors_left -= 1
+            return array_word(value)
+        state = _state_of(value)
+        if state is None and isinstance(value, _CONTAINERS):
+            state = _parts_of(value)
+            kind = f"{type(value).__name__} of {len(value)}"
+        else:
+            kind = type(value).__qualname__
+        if state is None or not depth:
+            return ""
+        words = [
+            self._word(part, depth - 1)
+            for part in islice(state, MAX_PARTS if isinstance(value, _CONTAINERS) else None)
+            if self._tensors_left > 0
+        ]
+        return digest(kind, words) if any(words) or not words else ""
+
+
+def _script_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Iterate over the script's functions that wait for this one, innermost first."""
+    while frame is not None:
+        if is_own(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def _is_the_scripts(value: object) -> bool:
+    """Whether an object's class was defined by the script, and has attributes to look at."""
+    if isinstance(value, torch.nn.Module | torch.optim.Optimizer | type | torch.Tensor):
+        return False
+    if isinstance(value, _CONTAINERS) or not hasattr(value, "__dict__"):
+        return False
+    module = sys.modules.get(type(value).__module__)
+    return is_own(getattr(module, "__file__", None) or "")
+
+
+def _state_of(value: Any) -> Iterator[Any] | None:
+    """Iterate over what an object of a kind that trains has in memory; None of other kinds."""
+    if isinstance(value, torch.nn.Module):
+        return iter(_tensors_of(value))
+    if isinstance(value, torch.optim.Optimizer):
+        return _of_optimizer(value)
+    if isinstance(value, torch.Generator):
+        return iter([value.get_state()])
+    if isinstance(value, np.random.Generator):
+        return iter([_number_of(value.bit_generator.state)])
+    if isinstance(value, random.Random):
+        return iter([_number_of(value.getstate())])
+    return None
+
+
+def _number_of(state: object) -> int:
+    """Return a number that stands for a state of a generator."""
+    return int.from_bytes(digest("", [repr(state)]).encode(), "big")
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield [value for key, value in group.items() if key != "params"]
+        for parameter in group["params"]:
+            yield from optimizer.state.get(parameter, {}).values()
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    if isinstance(value, set | frozenset):
+        return iter(sorted(part for part in value if isinstance(part, bool | int | float)))
+    if isinstance(value, Mapping):
+        return (part for pair in list(value.items()) for part in pair)
+    return iter(list(value))
+
+
+def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    is_here = tensor.layout is torch.strided and tensor.numel() > 0
+    return tensor.untyped_storage().data_ptr() if is_here else -1
+
+
+def _age_s() -> float:
+    """Return for how long this process has lived; clocks are asked by it."""
+    started = process_started(os.getpid())
+    if started is None:  # /proc is hidden
+        return UNKNOWN_AGE_S
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")

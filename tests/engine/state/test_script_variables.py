@@ -1,0 +1,177 @@
+"""What a tail changes in the script's own variables is named where a joiner does not have it."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from pliant.engine.data.dataset_attributes import DatasetAttributes
+from pliant.engine.state.script_attributes import ScriptAttributes
+from pliant.engine.state.script_variables import ScriptVariables
+
+
+class Trainer:
+    """As scripts keep their things together."""
+
+    def __init__(self) -> None:
+        self.beta = 1.0
+        self.meter = Meter()
+
+
+class Meter:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def made(kind: str) -> Any:
+    """Return what a script makes before its session, beside the model that it trains."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3)
+    return {
+        "number": 1.0,
+        "average": AveragedModel(net),
+        "copied": copy.deepcopy(net),
+        "tensor": torch.zeros(3),
+        "array": np.zeros(3),
+        "shadow": {"weight": torch.zeros(3)},
+        "bank": deque([torch.zeros(3)], maxlen=4),
+        "optimizer": torch.optim.AdamW(net.parameters()),
+        "python": random.Random(0),
+        "numpy": np.random.default_rng(0),
+        "torch": torch.Generator().manual_seed(0),
+        "trainer": Trainer(),
+        "meter": Trainer(),
+        "none": None,
+    }[kind]
+
+
+def moved(kind: str, value: Any) -> Any:
+    """Return it as a tail leaves it."""
+    if kind in ("number", "none"):
+        return 0.5
+    if kind in ("average", "copied"):
+        with torch.no_grad():
+            next(value.parameters()).add_(1.0)
+    elif kind in ("tensor", "array"):
+        value += 1.0
+    elif kind == "shadow":
+        value["weight"].add_(1.0)
+    elif kind == "bank":
+        value.append(torch.ones(3))
+    elif kind == "optimizer":
+        for parameter in value.param_groups[0]["params"]:
+            parameter.grad = torch.ones_like(parameter)
+        value.step()
+    elif kind in ("python", "numpy"):
+        value.random()
+    elif kind == "torch":
+        torch.rand(1, generator=value)
+    elif kind == "trainer":
+        value.beta *= 0.9
+    elif kind == "meter":
+        value.meter.count += 1
+    return value
+
+
+def attributes(notes: list[str], *known: object) -> ScriptAttributes:
+    dataset = DatasetAttributes([0, 1], is_copied=True)
+    return ScriptAttributes(dataset, nn.Linear(4, 3), notes.append, ScriptVariables(known))
+
+
+def notes_of_joiner(
+    kind: str, change: Callable[[Any], Any], set_anew: Callable[[Any], Any] = lambda own: own
+) -> list[str]:
+    """Return what a joiner says at its first step, if those who train have changed ``own``."""
+    notes: list[str] = []
+
+    def train(own: Any) -> bytes:
+        return attributes([]).pack()
+
+    def join(own: Any, packed: bytes) -> None:
+        joiner = attributes(notes)
+        joiner.compare([packed])
+        own = set_anew(own)
+        joiner.begin(5)
+
+    join(made(kind), train(change(made(kind))))
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("number", "own"),
+        ("average", "own"),
+        ("copied", "own"),
+        ("tensor", "own"),
+        ("array", "own"),
+        ("shadow", "own"),
+        ("bank", "own"),
+        ("optimizer", "own"),
+        ("python", "own"),
+        ("numpy", "own"),
+        ("torch", "own"),
+        ("none", "own"),
+        ("trainer", "own.beta"),
+        ("meter", "own.meter.count"),
+    ],
+)
+def test_what_a_tail_changed_beside_the_state_is_named(kind: str, name: str) -> None:
+    (note,) = notes_of_joiner(kind, lambda own: moved(kind, own))
+
+    assert note.startswith(f"the script's '{name}' is ")
+    assert "on the replicas that train" in note
+    assert "extra_state=" in note
+
+
+@pytest.mark.parametrize("kind", ["number", "average", "optimizer", "bank", "trainer"])
+def test_what_is_alike_is_not_named(kind: str) -> None:
+    assert notes_of_joiner(kind, lambda own: own) == []
+
+
+def test_what_the_loop_sets_for_each_step_is_not_named() -> None:
+    changed = notes_of_joiner("number", lambda own: 0.5, set_anew=lambda own: 0.25)
+
+    assert changed == []
+
+
+def test_a_reading_of_a_clock_is_no_difference() -> None:
+    for clock in (time.time, time.monotonic, time.perf_counter):
+        began = clock()
+        assert "began" not in ScriptVariables().words()
+        began -= 1e9
+        assert "began" in ScriptVariables().words()
+
+
+def test_what_travels_is_not_looked_at() -> None:
+    net = nn.Linear(4, 3)
+    parts = {"net": net, "layers": [net], "weight": net.weight.detach()}
+
+    words = ScriptVariables([net]).words()
+
+    assert parts
+    assert not {"net", "parts"} & words.keys()
+    assert {"net", "parts"} <= ScriptVariables().words().keys()
+
+
+def test_a_large_script_is_looked_at_in_little_time() -> None:
+    many = [torch.zeros(100) for _ in range(100_000)]
+    further = {number: np.zeros(10) for number in range(100_000)}
+
+    began_s = time.perf_counter()
+    ScriptVariables().words()
+
+    assert time.perf_counter() - began_s < 1.0
+    assert len(many) == len(further)
