@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.engine import models
@@ -62,7 +66,8 @@ def test_what_a_tail_changed_is_named_with_both_values_at_the_first_step() -> No
     for number in (5, 6):
         joiner.step(number)
 
-    (note,) = joiner.notes
+    note, counted = joiner.notes
+    assert "'calls'" in counted
     assert note.startswith(
         "the model's 'drop.p' is 0.5 here and 0.25 on the replicas that train: if a forward"
     )
@@ -109,3 +114,82 @@ def test_only_plain_values_are_looked_at() -> None:
     assert words["drop.p"] == "0.5"
     assert words["layer.in_features"] == "4"
     assert not [name for name in words if "training" in name or "._" in name or name[0] == "_"]
+
+
+def test_a_number_that_a_forward_counts_is_named_once() -> None:
+    replica = Replica()
+
+    for number in range(6):
+        replica.step(number)
+
+    (note,) = replica.notes
+    assert note.startswith("a forward changes the model's 'calls' in each step: if it computes by")
+
+
+def test_a_number_that_a_forward_sets_once_is_not_named() -> None:
+    replica = Replica()
+
+    for number in range(6):
+        replica.attributes.begin(number)
+        replica.net.seen = 2
+        replica.attributes.end()
+
+    assert replica.notes == []
+
+
+class Noisy(nn.Linear):
+    """Draws from a generator of its own."""
+
+    def __init__(self, generator: Any) -> None:
+        super().__init__(4, 3)
+        self.own = generator
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        torch.Generator(),
+        random.Random(0),
+        np.random.default_rng(0),
+        np.random.RandomState(0),
+    ],
+)
+@pytest.mark.parametrize("place", ["variable", "module", "dataset"])
+def test_a_generator_of_the_scripts_own_that_a_step_draws_from_is_named(
+    generator: Any, place: str
+) -> None:
+    notes: list[str] = []
+    net = Noisy(generator if place == "module" else None)
+    data = SimpleNamespace(rng=generator if place == "dataset" else None)
+    dataset = DatasetAttributes([0], is_copied=False)
+    variables = ScriptVariables([net, data])
+    attributes = ScriptAttributes(dataset, net, notes.append, variables)
+
+    for number in range(4):
+        attributes.begin(number)
+        if isinstance(generator, torch.Generator):
+            torch.rand(1, generator=generator)
+        else:
+            generator.normal(0, 1) if hasattr(generator, "normal") else generator.random()
+        attributes.end()
+        torch.rand(1)
+
+    (note,) = notes
+    name = {"variable": "generator", "module": "Noisy.own", "dataset": "SimpleNamespace.rng"}[place]
+    assert note.startswith(f"'{name}', a generator of the script's own, is drawn from while")
+
+
+def test_a_generator_that_a_tail_draws_from_and_the_global_ones_are_not_named() -> None:
+    notes: list[str] = []
+    net = Noisy(random.Random(0))
+    generator = torch.default_generator
+    dataset = DatasetAttributes([0], is_copied=False)
+    attributes = ScriptAttributes(dataset, net, notes.append, ScriptVariables([net]))
+
+    for number in range(4):
+        attributes.begin(number)
+        torch.rand(1, generator=generator)
+        attributes.end()
+        net.own.random()
+
+    assert notes == []

@@ -12,6 +12,8 @@ Not seen: containers and objects in modules, names that begin with ``_``.
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -56,6 +58,10 @@ class ScriptAttributes:
         self._volatile: set[str] = set()
         self._num_learned = 0
         self._before: Words | None = None
+        self._drawn_before: Words = {}
+        self._counting: Counter[str] = Counter()
+        """How often a forward has changed a number, in the first steps."""
+        self._has_told = False
         self._unlike: list[tuple[Words, Words, str]] = []
         """Mine and theirs, and where those are; until the first step."""
         self._unlike_variables: tuple[Words, list[Words], str] | None = None
@@ -87,6 +93,7 @@ class ScriptAttributes:
             self._before = None
             return
         now = self._before = words_of_modules(self._model)
+        self._drawn_before = self._variables.generators()
         unlike, self._unlike = self._unlike, []
         for mine, theirs, where in unlike:
             known = mine.keys() & theirs.keys() - self._volatile
@@ -117,10 +124,44 @@ class ScriptAttributes:
 
     def end(self) -> None:
         """All of a step has been computed here: what has changed since its begin, a forward did."""
-        if self._before is not None:
-            self._volatile.update(different(self._before, words_of_modules(self._model)))
-            self._num_learned += 1
-            self._before = None
+        before, self._before = self._before, None
+        if before is None:
+            return
+        now = words_of_modules(self._model)
+        names = different(before, now)
+        self._volatile.update(names)
+        self._num_learned += 1
+        self._counting.update(n for n in names if _are_numbers(before.get(n), now.get(n)))
+        if not self._has_told and self._num_learned >= LEARNED_FROM:
+            self._tell_what_slots_leave()
+
+    def _tell_what_slots_leave(self) -> None:
+        """Say what a micro-batch here leaves to the next one here: elsewhere it is another one."""
+        now = self._variables.generators()
+        drawn = [name for name, word in self._drawn_before.items() if now.get(name, word) != word]
+        if drawn:
+            self._noted(
+                f"{drawn[0]!r}, a generator of the script's own, is drawn from while a step is "
+                "computed: each replica draws other numbers for other micro-batches, so this run "
+                "depends on who computes what; draw from the global generators of torch, numpy or "
+                "random, which are seeded for each sample and micro-batch"
+            )
+        counts = sorted(n for n, times in self._counting.items() if times >= LEARNED_FROM)
+        if counts:
+            self._noted(
+                f"a forward changes the model's {counts[0]!r} in each step: if it computes by it, "
+                "this run depends on how many micro-batches each replica computes; count in a "
+                "buffer (buffers={...: 'sum'}), or set it in the loop from step.index"
+            )
+        self._has_told = bool(drawn or counts)
+
+
+def _are_numbers(*words: str | None) -> bool:
+    """Whether these are numbers, and not True or False."""
+    try:
+        return all(math.isfinite(float(word or "")) for word in words)
+    except ValueError:
+        return False
 
 
 def words_of_modules(model: torch.nn.Module) -> Words:

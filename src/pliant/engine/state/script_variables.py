@@ -51,6 +51,7 @@ INSTEAD = (
 
 _NUMBERS = (bool, int, float, complex, np.generic, type(None))
 _CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _CLOCKS = (time.time, time.monotonic, time.perf_counter)
 
 
@@ -64,10 +65,24 @@ class ScriptVariables:
     def words(self) -> Words:
         """Return a word for each variable; called inside a call of the script's."""
         look = _VariablesSeen(self._known)
-        for frame in _script_frames(inspect.currentframe()):
-            for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
-                look.at(name, value, MAX_DEPTH)
+        for name, value in _script_variables():
+            look.at(name, value, MAX_DEPTH)
         return look.found
+
+    def generators(self) -> Words:
+        """Return a word for each generator of random numbers that is not one of the global ones.
+
+        Those of variables, and those that models and data sets hold, as far as that is seen.
+        """
+        found: Words = {}
+        seen = {id(torch.default_generator)}
+        for each in self._known:
+            _find_generators(type(each).__name__, each, found, seen, MAX_DEPTH)
+        for name, value in _script_variables():
+            is_plain = isinstance(value, _GENERATORS) or _is_the_scripts(value)
+            if is_plain and not name.startswith("_"):
+                _find_generators(name, value, found, seen, MAX_DEPTH)
+        return found
 
 
 def pack(words: Words) -> bytes:
@@ -149,6 +164,35 @@ class _VariablesSeen:
         return digest(kind, words) if any(words) or not words else ""
 
 
+def _script_variables() -> Iterator[tuple[str, object]]:
+    for frame in _script_frames(inspect.currentframe()):
+        yield from (*frame.f_locals.items(), *frame.f_globals.items())
+
+
+def _find_generators(path: str, value: object, found: Words, seen: set[int], depth: int) -> None:
+    """Note the generators that an object has, or its parts."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, _GENERATORS):
+        found.setdefault(path, digest("", [repr(_state_of_generator(value))]))
+    elif depth and not isinstance(value, type | torch.Tensor):
+        parts = value.named_modules() if isinstance(value, torch.nn.Module) else ()
+        for name, part in (*parts, *getattr(value, "__dict__", {}).items()):
+            if not isinstance(part, _NUMBERS + _CONTAINERS):
+                _find_generators(f"{path}.{name}" if name else path, part, found, seen, depth - 1)
+
+
+def _state_of_generator(value: Any) -> object:
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.RandomState):
+        return value.get_state(legacy=False)
+    return value.bit_generator.state
+
+
 def _script_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Iterate over the script's functions that wait for this one, innermost first."""
     while frame is not None:
@@ -173,12 +217,8 @@ def _state_of(value: Any) -> Iterator[Any] | None:
         return iter(_tensors_of(value))
     if isinstance(value, torch.optim.Optimizer):
         return _of_optimizer(value)
-    if isinstance(value, torch.Generator):
-        return iter([value.get_state()])
-    if isinstance(value, np.random.Generator):
-        return iter([_number_of(value.bit_generator.state)])
-    if isinstance(value, random.Random):
-        return iter([_number_of(value.getstate())])
+    if isinstance(value, _GENERATORS):
+        return iter([_number_of(_state_of_generator(value))])
     return None
 
 
