@@ -281,6 +281,16 @@ def test_what_a_nan_leads_to_may_change_where_a_run_goes_on(
     assert "on_nonfinite is skip here and warn in checkpoint" in capsys.readouterr().err
 
 
+def test_a_run_may_go_on_where_torch_has_other_kernels_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("gpt", tmp_path)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NONE")
+    train("gpt", tmp_path)
+
+    assert "kernels is NONE here and" in capsys.readouterr().err
+
+
 def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     code = """
 import sys

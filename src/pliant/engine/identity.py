@@ -45,6 +45,7 @@ def describe(
         ("threads", str(settings.threads)),
         ("torch", torch.__version__),
         ("device_type", "cpu"),
+        ("kernels", torch.backends.cpu.get_cpu_capability()),  # another set rounds differently
         ("max_grad_norm", repr(settings.max_grad_norm)),
         ("on_nonfinite", settings.on_nonfinite),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
