@@ -248,3 +248,28 @@ def test_a_scheduler_among_the_scripts_own_state_is_the_scripts_to_step() -> Non
     train(tail=lambda model, optimizer: made[0].step(), extra_state=make)
 
     assert made[0].last_epoch == 4
+
+
+@pytest.mark.parametrize("place", ["tail", "between"])
+def test_an_optimizer_that_is_made_for_the_next_phase_is_refused(place: str) -> None:
+    """The session went on with the one that it was given, and nobody was told."""
+    kept: list[torch.optim.Optimizer] = []
+    here: dict[str, Any] = {
+        place: lambda model, optimizer: kept.append(torch.optim.AdamW(model.parameters()))
+    }
+
+    with pytest.raises(UsageError, match="has made AdamW over the session's parameters since"):
+        train(**here)
+
+
+def test_an_optimizer_that_is_thrown_away_or_used_or_of_another_model_may_be_made() -> None:
+    kept: list[torch.optim.Optimizer] = []
+
+    def tail(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        lr_scheduler.StepLR(torch.optim.AdamW(model.parameters()), 1)
+        kept.append(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+        kept.append(torch.optim.SGD(model.parameters(), lr=0.1))
+        kept[-1].step()
+
+    train(tail=tail)
+    torch.optim.AdamW(nn.Linear(1, 1).parameters())

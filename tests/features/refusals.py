@@ -141,6 +141,28 @@ def changed_inside(change: Place) -> Place:
     return inside
 
 
+def every_second(at: SimpleNamespace) -> None:
+    at.losses = [*getattr(at, "losses", []), at.model(at.batch[0]).square().mean()]
+    if len(at.losses) == 2:
+        at.step.backward(sum(at.losses))
+
+
+def scaled(at: SimpleNamespace) -> None:
+    at.scale = getattr(at, "scale", None)
+    if at.scale is None:
+        at.scale = torch.ones(1, requires_grad=True)
+    at.step.backward((at.model(at.batch[0]) * at.scale).square().mean())
+
+
+@torch.no_grad()
+def learn_scale(at: SimpleNamespace) -> None:
+    at.scale -= 0.1 * at.scale.grad
+
+
+def make_an_optimizer(at: SimpleNamespace) -> None:
+    at.next = torch.optim.AdamW(at.model.parameters())
+
+
 def freeze(at: SimpleNamespace) -> None:
     at.model[0].weight.requires_grad_(requires_grad=False)
 
@@ -1103,6 +1125,32 @@ LOOP = [
         when="a loop over epochs asks for the steps of one again and again",
         instead="`session.steps(epochs=3)`, with `step.is_last_of_epoch`",
         script=trained(tail=lambda at: at.session.steps(2)),
+    ),
+    Refusal(
+        sentence="the loss of this micro-batch goes back to one before it, which had no "
+        "step.backward: replicas compute other numbers of micro-batches, and would add up others; "
+        "call step.backward(loss) for each, the session adds them up",
+        when="a script accumulates gradients by itself",
+        instead="`step.backward(loss)` for each micro-batch, and a `global_batch_size=`",
+        script=trained(every_second),
+    ),
+    Refusal(
+        sentence="a tensor (1,) that is no parameter of the model gets a gradient from "
+        "step.backward and changes from step to step: that gradient is of this replica's "
+        "micro-batches only, and a joiner would have another tensor; make it a parameter of the "
+        "model, or train it in the tail and keep it, and its optimizer, in extra_state=",
+        when="a loss has parameters of its own (centers, a temperature), or goes through a second "
+        "model that the tail trains",
+        instead="one module of all that is trained; or both in `extra_state=`",
+        script=trained(scaled, tail=learn_scale),
+    ),
+    Refusal(
+        sentence="the script has made AdamW over the session's parameters since it began, and the "
+        "session goes on with the optimizer that it was given; change the values of that one's "
+        "groups for the next phase, or train it in a run of its own (pliant run --init)",
+        when="a tail, or the code between two calls of `steps()`, makes the next phase's optimizer",
+        instead="`optimizer.param_groups`",
+        script=trained(tail=make_an_optimizer),
     ),
     Refusal(
         sentence="loss.backward() was called on the session's model; call step.backward(loss), "

@@ -25,6 +25,7 @@ from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import DataArguments
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
+from pliant.engine.data.loss_graph import LossGraph
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.local_tensors import local_of, refuse_shards
@@ -184,6 +185,7 @@ class Collaborators:
             watch=self._watch,
             script_calls=self._script_calls,
             attributes=self._attributes,
+            loss_graph=LossGraph(self._objects.model, self._objects.extra.values()),
             slots=slots,
             update=self.update,
             state=self.state,

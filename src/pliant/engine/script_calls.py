@@ -1,9 +1,10 @@
 """Script calls: lines of a plain loop that do harm, or nothing, in a loop over steps.
 
-Owns two of them: a scheduler that the script steps, whose place in its schedule a joiner would not
-have; and functions of ``torch.nn.utils`` that clip where there is no gradient to clip.  Must not
-know how a step is computed.  The session's own calls, and those of hooks in them, are none of the
-script's.
+Owns three of them: a scheduler that the script steps, whose place in its schedule a joiner would
+not have; functions of ``torch.nn.utils`` that clip where there is no gradient to clip; and an
+optimizer that is made for the next phase, while the session goes on with the one it was given.
+Must not know how a step is computed.  The session's own calls, and those of hooks in them, are none
+of the script's.
 
 A script that changes gradients by lines of its own finds ``None``: a method of it, or a
 ``_foreach`` function over no tensors, fails by itself; a loop over what is not None does nothing,
@@ -13,7 +14,9 @@ unseen.
 from __future__ import annotations
 
 import functools
+import gc
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -57,6 +60,9 @@ class ScriptCalls:
         self._schedulers = {id(scheduler) for scheduler in schedulers}
         self._extra = list(extra)
         self._originals: list[tuple[Any, str, Callable[..., Any]]] = []
+        self._idle: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        """Optimizers that the script has made since, over parameters here, and never stepped."""
+        self._is_paused = False
         self.is_watching = False
         """The script is in a loop over steps, and the session is not at work."""
 
@@ -64,6 +70,7 @@ class ScriptCalls:
         """Begin to watch."""
         for function, words in _CLIPS.items():
             self._replace(_cell(getattr(clip_grad, function)), _BODY, partial(self._clip, *words))
+        self._watch_making()
         for kind in _kinds(LRScheduler):
             if "step" in vars(kind):
                 self._replace(kind, "step", self._check_scheduler, call=_warning_the_caller)
@@ -77,11 +84,50 @@ class ScriptCalls:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let the session do what the script may not."""
-        before, self.is_watching = self.is_watching, False
+        before = self.is_watching, self._is_paused
+        self.is_watching, self._is_paused = False, True
         try:
             yield
         finally:
-            self.is_watching = before
+            self.is_watching, self._is_paused = before
+
+    def refuse_idle(self) -> None:
+        """Refuse to go on beside an optimizer that the script made since, and does not use.
+
+        Raises:
+            UsageError: names its kind.
+        """
+        if not self._idle:
+            return
+        gc.collect()  # one that was thrown away may lie in a cycle, with a scheduler
+        found, self._idle = [each() for each in self._idle.values()], {}
+        for optimizer in found:
+            if optimizer is not None:
+                raise UsageError(
+                    f"the script has made {type(optimizer).__name__} over the session's parameters "
+                    "since it began, and the session goes on with the optimizer that it was given; "
+                    "change the values of that one's groups for the next phase, or train it in a "
+                    "run of its own (pliant run --init)"
+                )
+
+    def _forget_idle(self, key: int) -> None:
+        self._idle.pop(key, None)
+
+    def _watch_making(self) -> None:
+        kind: Any = torch.optim.Optimizer
+        make = kind.__init__
+
+        @functools.wraps(make)
+        def made(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            groups = optimizer.param_groups if not self._is_paused else []
+            if any(id(one) in self._parameters for group in groups for one in group["params"]):
+                key = id(optimizer)
+                self._idle[key] = weakref.ref(optimizer)
+                optimizer.register_step_pre_hook(lambda *_: self._forget_idle(key))
+
+        self._originals.append((kind, "__init__", make))
+        kind.__init__ = made
 
     def _replace(
         self,

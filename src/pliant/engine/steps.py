@@ -75,9 +75,10 @@ class Step:
                 instance its number of tokens.  0 leaves it out.
 
         Raises:
-            UsageError: called twice, outside of the loop, or with an impossible weight.
+            UsageError: called twice, outside of the loop, or with an impossible weight; or the
+                loss goes back to another micro-batch, or to what differs elsewhere.
         """
-        self._training.slots.backward(loss, weight)
+        self._training.backward(loss, weight)
 
     def pipeline(
         self, schedule: Any, *args: Any, weight: float | None = None, **options: Any

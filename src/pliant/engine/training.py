@@ -28,6 +28,7 @@ from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
+from pliant.engine.data.loss_graph import LossGraph
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.evaluation import EvaluationTeam
@@ -78,6 +79,7 @@ class Training:
     watch: LoaderWatch
     script_calls: ScriptCalls
     attributes: ScriptAttributes
+    loss_graph: LossGraph
     slots: Slots
     update: Update
     state: State
@@ -193,7 +195,14 @@ class Training:
     def next_batch(self, step: int) -> tuple[Any] | None:
         """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
         with self.script_calls.paused():
+            self.loss_graph.enter(step)
             return self._next_batch(step)
+
+    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
+        """Run the backward of the open micro-batch."""
+        if isinstance(loss, torch.Tensor):
+            self.loss_graph.check(loss)
+        self.slots.backward(loss, weight)
 
     def feed(self, values: Mapping[str, float]) -> None:
         """Step the schedulers of these names."""
@@ -303,6 +312,7 @@ class Training:
     # --- helpers ------------------------------------------------------------------------
 
     def _begin(self, step: int) -> None:
+        self.script_calls.refuse_idle()
         torch.clear_autocast_cache()  # the script may have changed weights that it had used before
         formed = self.membership.formed()
         self.slots.begin(
