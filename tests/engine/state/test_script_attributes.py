@@ -193,3 +193,24 @@ def test_a_generator_that_a_tail_draws_from_and_the_global_ones_are_not_named() 
         net.own.random()
 
     assert notes == []
+
+
+def test_a_dataset_that_counts_what_is_fetched_is_named_and_a_cache_is_not() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.fetched, self.cached = 0, None
+
+    notes: list[str] = []
+    data: Any = Counting()
+    dataset = DatasetAttributes(data, is_copied=False)
+    with dataset.fetching():
+        data.fetched += 1
+        data.cached = {0: 1.0}
+    attributes = ScriptAttributes(dataset, nn.Linear(1, 1), notes.append, ScriptVariables())
+
+    for number in range(4):
+        attributes.begin(number)
+        attributes.end()
+
+    (note,) = notes
+    assert note.startswith("the dataset's 'fetched' changes whenever a sample is fetched")

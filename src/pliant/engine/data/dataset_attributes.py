@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,6 +69,8 @@ class DatasetAttributes:
         self._is_copied = is_copied
         self._volatile: set[str] = set()
         self._at_start: Words = {}
+        self.counts: list[str] = []
+        """Numbers that change by being fetched from."""
 
     @contextmanager
     def fetching(self) -> Iterator[None]:
@@ -75,7 +78,9 @@ class DatasetAttributes:
         before = words_of(self._dataset)
         yield
         after = words_of(self._dataset)
-        self._volatile |= {name for name in before | after if before.get(name) != after.get(name)}
+        names = different(before, after)
+        self._volatile.update(names)
+        self.counts = [name for name in names if are_numbers(before.get(name), after.get(name))]
 
     def open(self) -> None:
         """Take the dataset as it is: loader processes start now."""
@@ -140,6 +145,14 @@ def different(mine: Words, theirs: Words) -> list[str]:
     """Return the names that differ; where not all was looked at, only what both have."""
     names = mine.keys() & theirs.keys() if _TOO_MANY in mine | theirs else mine.keys() | theirs
     return sorted(name for name in names if mine.get(name) != theirs.get(name))
+
+
+def are_numbers(*words: str | None) -> bool:
+    """Whether these are numbers, and not True or False."""
+    try:
+        return all(math.isfinite(float(word or "")) for word in words)
+    except ValueError:
+        return False
 
 
 def word_of(value: object) -> str:

@@ -12,7 +12,6 @@ Not seen: containers and objects in modules, names that begin with ``_``.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -21,6 +20,7 @@ import torch
 from pliant.engine.data.dataset_attributes import (
     DatasetAttributes,
     Words,
+    are_numbers,
     different,
     told,
     unpacked,
@@ -131,7 +131,7 @@ class ScriptAttributes:
         names = different(before, now)
         self._volatile.update(names)
         self._num_learned += 1
-        self._counting.update(n for n in names if _are_numbers(before.get(n), now.get(n)))
+        self._counting.update(n for n in names if are_numbers(before.get(n), now.get(n)))
         if not self._has_told and self._num_learned >= LEARNED_FROM:
             self._tell_what_slots_leave()
 
@@ -153,15 +153,13 @@ class ScriptAttributes:
                 "this run depends on how many micro-batches each replica computes; count in a "
                 "buffer (buffers={...: 'sum'}), or set it in the loop from step.index"
             )
-        self._has_told = bool(drawn or counts)
-
-
-def _are_numbers(*words: str | None) -> bool:
-    """Whether these are numbers, and not True or False."""
-    try:
-        return all(math.isfinite(float(word or "")) for word in words)
-    except ValueError:
-        return False
+        if self.dataset.counts:
+            self._noted(
+                f"the dataset's {self.dataset.counts[0]!r} changes whenever a sample is fetched: "
+                "if samples depend on it, this run depends on who fetches what; draw from the "
+                "global generators, or go by the index"
+            )
+        self._has_told = bool(drawn or counts or self.dataset.counts)
 
 
 def words_of_modules(model: torch.nn.Module) -> Words:
