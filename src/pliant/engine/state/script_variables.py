@@ -20,7 +20,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -34,6 +34,9 @@ from pliant.machine.processes import process_started
 
 MAX_TENSORS = 500
 """Tensors and arrays that are looked at, in all: about 15 ms."""
+
+FEW = 64
+"""Numbers of a large tensor that are looked at."""
 
 MAX_PARTS = 256
 """Elements of a container that are looked at."""
@@ -61,10 +64,13 @@ class ScriptVariables:
     def __init__(self, known: Iterable[object] = ()) -> None:
         """``known``: what travels, or is compared elsewhere."""
         self._known = list(known)
+        age_s = _age_s()
+        self._began = [(clock, clock() - age_s) for clock in _CLOCKS]
+        """Clocks, and what they said when this process began: asking takes 10 ms here and there."""
 
     def words(self) -> Words:
         """Return a word for each variable; called inside a call of the script's."""
-        look = _VariablesSeen(self._known)
+        look = _VariablesSeen(self._known, self._began)
         for name, value in _script_variables():
             look.at(name, value, MAX_DEPTH)
         return look.found
@@ -102,13 +108,14 @@ def unpack(packed: bytes) -> Words:
 class _VariablesSeen:
     """One look: what was found, and what is not looked at again."""
 
-    def __init__(self, known: Iterable[object]) -> None:
+    def __init__(
+        self, known: Iterable[object], began: Iterable[tuple[Callable[[], float], float]]
+    ) -> None:
         self.found: Words = {}
         self._tensors_left = MAX_TENSORS
         self._memory: set[int] = set()
         self._seen: set[int] = set()
-        age_s = _age_s()
-        self._clocks = [(now - age_s, now) for now in (clock() for clock in _CLOCKS)]
+        self._clocks = [(first, clock()) for clock, first in began]
         for each in known:
             self._pass_over(each)
 
@@ -144,7 +151,7 @@ class _VariablesSeen:
             return "" if self._is_of_a_clock(value) else word_of(value)
         if isinstance(value, torch.Tensor):
             self._tensors_left -= 1
-            return "" if _memory_of(value) in self._memory else tensor_word(value)
+            return "" if _memory_of(value) in self._memory else _word_of_tensor(value)
         if isinstance(value, np.ndarray):
             self._tensors_left -= 1
             return array_word(value)
@@ -244,6 +251,16 @@ def _parts_of(value: Any) -> Iterator[Any]:
 
 def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
+
+
+def _word_of_tensor(tensor: torch.Tensor) -> str:
+    """Return a digest of a few of its numbers, far apart: 20 us, for survivors wait for it."""
+    is_plain = tensor.layout is torch.strided and tensor.is_contiguous()
+    if not is_plain or tensor.numel() <= FEW or tensor.device.type != "cpu" or tensor.is_quantized:
+        return tensor_word(tensor)
+    few = tensor.detach().reshape(-1)[:: tensor.numel() // FEW].contiguous().view(torch.uint8)
+    kind = f"tensor {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    return digest(kind, [few.numpy().tobytes()])
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
