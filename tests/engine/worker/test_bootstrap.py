@@ -169,6 +169,25 @@ def test_an_exception_shows_only_the_frames_of_the_script(tmp_path: Path, comman
     assert ended(messages).detail == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("raise KeyError('one', 2)", "KeyError: ('one', 2)"),
+        ("raise ValueError('no such\\n\\tcolumn: x')", "ValueError: no such column: x"),
+        ("raise ValueError()", "ValueError"),
+        ("raise ExceptionGroup('two', [OSError(1)])", "ExceptionGroup: two (1 sub-exception)"),
+        ("e = OSError('a'); e.add_note('b'); raise e", "OSError: a b"),
+        ("exec('1 +')", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_an_end_names_the_exception_with_all_that_it_says(
+    tmp_path: Path, text: str, detail: str
+) -> None:
+    _, _, messages = run(tmp_path, script(tmp_path, text))
+
+    assert ended(messages).detail == detail
+
+
 def test_a_wrong_use_is_one_sentence_with_its_line(tmp_path: Path) -> None:
     name = script(
         tmp_path,

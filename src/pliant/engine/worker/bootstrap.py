@@ -212,12 +212,12 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         sentence = script_errors.explained(error, os.environ)
         if sentence is not None:
             sentence = f"{_shortened(sentence)}{_where(error)}"
-            return _refused(context, sentence, type(error).__name__)
+            return _refused(context, sentence, ConfigError.__name__)  # screens know it as such
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         _show(text)
         text = text[-_MAX_TRACEBACK_CHARACTERS:]
         context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
-        return EXIT_FAILED, ExitKind.SCRIPT, _shortened(text.strip().rpartition("\n")[2])
+        return EXIT_FAILED, ExitKind.SCRIPT, _shortened(script_errors.in_one_line(error))
     return _ended_well(context, is_help=is_help)
 
 

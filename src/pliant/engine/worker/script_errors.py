@@ -1,7 +1,8 @@
 """Script errors: exceptions whose cause is known better than their text says it.
 
 Owns which these are (a variable of torchrun that is missing, a device that pliant does not train
-on, arguments that a parser refused) and the sentence for each.  Must not know how a worker ends.
+on, arguments that a parser refused) and the sentence for each, and how any other one is called in
+a line.  Must not know how a worker ends.
 """
 
 from __future__ import annotations
@@ -52,6 +53,16 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
             f"{first_line}"
         )
     return None
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return an exception's type and all that it says: the last line alone may be a column's name.
+
+    Of a mistake of syntax it leaves out the code, which stands behind two blanks.
+    """
+    lines = "".join(traceback.format_exception_only(error)).splitlines()
+    said = [one for one in lines if not (isinstance(error, SyntaxError) and one.startswith("  "))]
+    return " ".join(" ".join(said).split())
 
 
 def last_words(stop: SystemExit) -> str:
