@@ -104,7 +104,11 @@ def test_a_request_that_was_refused_is_told_with_its_reason_and_nothing_else() -
     story = Story().started()
     why = "its script keeps no checkpoints to go on from; pliant stop ends it"
     story.write("declined", reason=why, request={"kind": "suspend_requested", "reason": ""})
-    story.write("declined", reason="no", request={"kind": "drain_requested", "replica": "r9"})
+    story.write(
+        "declined",
+        reason="r9 is not drained: no",
+        request={"kind": "drain_requested", "replica": "r9"},
+    )
     story.write("declined", reason="no", request={"kind": "scaled", "target": 9})
     story.write("declined", reason="of another version")
 

@@ -423,6 +423,24 @@ def test_wishes_are_answered_with_the_cores_reason(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_who_drains_or_kills_is_told_what_comes_of_it_and_not_how(tmp_path: Path) -> None:
+    """A membership's next generation was what it said: "prepare generation 4: r1, r2, r4"."""
+
+    async def scene(world: World) -> None:
+        async with world.agent() as agent, world.people() as people:
+            await agent.send(wire(JOINED))
+            await hear(agent)
+
+            drained = (await people.post("/v1/replicas/r2/drain")).json()
+            killed = (await people.post("/v1/replicas/r1/kill")).json()
+
+        assert drained["target_replicas"] == 1
+        assert drained["reason"] == "r2 leaves; stay at 1 replica: 1 asked for"
+        assert killed["reason"].startswith("r1 is killed")
+
+    play(tmp_path, scene)
+
+
 def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(tmp_path: Path) -> None:
     async def change(world: World) -> None:
         async with world.agent() as agent, world.people() as people:

@@ -212,8 +212,18 @@ async def _request(driver: JobDriver, event: events.Event) -> Accepted:
         raise HTTPException(status.HTTP_409_CONFLICT, ready.declined.reason)
     board = driver.board
     decided = str((board.decision or {}).get("reason") or "")
-    if isinstance(event, events.Scaled) and decided:
-        reason = decided  # the notes are of the change under way
-    else:
-        reason = "; ".join(ready.notes) or decided
+    reason = _answer(event, "; ".join(ready.notes), decided)
     return Accepted(target_replicas=board.target_replicas, reason=reason)
+
+
+def _answer(event: events.Event, notes: str, decided: str) -> str:
+    """Say what comes of a request; what is noted may be of a change that was under way before."""
+    match event:
+        case events.Scaled() if decided:
+            return decided
+        case events.DrainRequested(replica=name):
+            return f"{name} leaves" + f"; {decided}" * bool(decided)
+        case events.KillRequested(replica=name):
+            return f"{name} is killed" + f"; {notes}" * bool(notes)
+        case _:
+            return notes or decided

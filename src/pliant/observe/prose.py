@@ -166,7 +166,8 @@ def _declined(record: Record, who: str) -> str:
         "stop_requested": "stop",
         "suspend_requested": "suspend",
     }
-    return f"refused to {what.get(kind, 'do so')}: {record.get('reason')}"
+    reason = str(record.get("reason")).removeprefix(f"{name} is not drained: ")  # as said before
+    return f"refused to {what.get(kind, 'do so')}: {reason}"
 
 
 _SAY: dict[str, Callable[[Record, str], str | None]] = {
