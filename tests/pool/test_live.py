@@ -255,11 +255,12 @@ def test_a_command_is_confined_to_devices_of_the_kind_that_was_asked_for(
     code, none = here.run("claim", "1", "--kind", "tpu")
 
     assert "0,1/4,5/\n" in gpus
+    assert gpus.startswith("cuda:4, cuda:5 are yours\n")
     assert "3//1\n" in core
     assert f"Cpus_allowed_list:\t{last}\n" in core
     assert code == 2
     assert "there is no device of kind 'tpu'; there are cuda (3), cpu (1)" in none
-    assert here.run("pool", "cordon", "cuda:6")[1].startswith("device 2 is handed out no more")
+    assert here.run("pool", "cordon", "cuda:6")[1] == "cuda:6 is handed out no more\n"
     assert [one["name"] for one in here.status()["devices"]] == [
         *("cuda:4", "cuda:5", "cuda:6"),
         f"cpu:{last}",

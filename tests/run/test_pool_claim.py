@@ -38,4 +38,5 @@ def test_a_command_that_cannot_have_its_cores_is_not_started_and_that_is_said(
     code = run_claim(config, {}, lambda state, text, **more: told.append((state, text)))
 
     assert code == EXIT_NOT_STARTED
+    assert told[0] == ("given", "cpu:4090 is yours")
     assert told[-1] == ("ended", "true cannot be run: this process may not use cpu:4090")

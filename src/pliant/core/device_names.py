@@ -49,6 +49,14 @@ class Confinement:
     """Cores that it may run on; None: those that it was given already."""
 
 
+def devices_in_words(devices: Iterable[int], names: Mapping[int, str]) -> str:
+    """Return what people call these devices: by their names, or by their numbers."""
+    numbers = tuple(devices)
+    if any(names.get(number) for number in numbers):
+        return ", ".join(names.get(number) or str(number) for number in numbers)
+    return f"device{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
 def parse_devices(text: str, *, given: str = "--devices") -> int | tuple[str, ...]:
     """Return how many devices there are, or what they are called.
 

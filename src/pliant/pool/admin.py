@@ -20,6 +20,7 @@ from pliant.machine.peers import user_name
 from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError
 from pliant.pool.driver import PoolDriver
+from pliant.pool.state import name_of
 from pliant.spec.pool import ClassEntry, TeamEntry, promised_too_much
 from pliant.spec.teams import team_of
 
@@ -58,7 +59,7 @@ class PoolAdmin:
             cordoned, note = _with(driver.saved.cordoned, device), self._note(by, reason)
             event = allocation.Cordoned(devices=self._existing(device), note=note)
             driver.configure(event, cordoned=cordoned, notes={**driver.saved.notes, device: note})
-        return f"device {device} is handed out no more{self._kept_by(device)}"
+        return f"{self._called(device)} is handed out no more{self._kept_by(device)}"
 
     async def drain(self, device: int, *, by: str = "", reason: str = "") -> str:
         """Take a device back, and hand it out no more."""
@@ -66,7 +67,7 @@ class PoolAdmin:
             drained, note = _with(driver.saved.drained, device), self._note(by, reason)
             event = allocation.Drained(devices=self._existing(device), note=note)
             driver.configure(event, drained=drained, notes={**driver.saved.notes, device: note})
-        return f"device {device} is taken back{self._kept_by(device)}"
+        return f"{self._called(device)} is taken back{self._kept_by(device)}"
 
     async def uncordon(self, device: int) -> str:
         """Hand a device out again."""
@@ -78,7 +79,7 @@ class PoolAdmin:
                 drained=tuple(one for one in driver.saved.drained if one != device),
                 notes={one: note for one, note in driver.saved.notes.items() if one != device},
             )
-        return f"device {device} is handed out again"
+        return f"{self._called(device)} is handed out again"
 
     async def set_team(self, entry: TeamEntry) -> str:
         """Make a team, or change what is said of it; all else stays."""
@@ -118,6 +119,9 @@ class PoolAdmin:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._driver.wall()))
         why = f": {in_one_line(reason)}" if reason else ""
         return f"by {by or user_name(os.geteuid())} since {since}{why}"
+
+    def _called(self, device: int) -> str:
+        return name_of(self._driver.saved, device) or f"device {device}"
 
     def _kept_by(self, device: int) -> str:
         owner = self._driver.allocator.owners().get(device)

@@ -221,7 +221,7 @@ class PoolDriver:
                     if self.recovery is not None:
                         return self._hear_early(self.recovery, name, report, uid)
                     self.claims.hear_report(name, report, uid=uid)
-                return self.publisher.answer(name)
+                return self.publisher.answer(name, self.saved)
             except RefusedError as error:
                 if not error.is_temporary or self._clock.now_s() >= until_s:
                     raise

@@ -13,7 +13,7 @@ from pliant.core.device_names import kind_of
 from pliant.pool.allocator import classes_of
 from pliant.pool.claims import Claimant
 from pliant.pool.driver import PoolDriver
-from pliant.pool.state import name_of
+from pliant.pool.state import name_of, names_of
 
 
 def board_of(driver: PoolDriver) -> dict[str, Any]:
@@ -80,7 +80,9 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         "leave_s": None if math.isinf(leave_s) else round(max(0.0, leave_s), 1),
         "since": claim.since,
         "pid": claimant.report.pid if claimant is not None else None,
-        "reason": kinds.why_of(driver.allocator.core, name, names_devices=False),
+        "reason": kinds.why_of(
+            driver.allocator.core, name, has_notes=False, names=names_of(driver.saved)
+        ),
     }
 
 

@@ -17,7 +17,7 @@ from pliant.observe.log import EventLog
 from pliant.pool.allocator import Allocator, RefusedError
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claimant, Claims
-from pliant.pool.state import SavedClaim, SavedPool, StateFile, name_of
+from pliant.pool.state import SavedClaim, SavedPool, StateFile, name_of, names_of
 from pliant.wire.offers import Offer
 
 
@@ -63,7 +63,7 @@ class OfferPublisher:
             if claimant.report.url:
                 self.pusher.push(name, offer, url=claimant.report.url, token=claimant.report.token)
 
-    def answer(self, name: str) -> Offer:
+    def answer(self, name: str, saved: SavedPool) -> Offer:
         """Return the newest offer to a claimant, with the reason as it is now.
 
         Raises:
@@ -77,7 +77,7 @@ class OfferPublisher:
             sentence = f"the pool cannot write its state: {self.failure}"
             raise RefusedError(sentence, is_temporary=True)
         if not offer.devices:
-            why = kinds.why_of(self.allocator.core, name)
+            why = kinds.why_of(self.allocator.core, name, names=names_of(saved))
             return offer.model_copy(update={"reason": why})
         return offer
 

@@ -112,6 +112,11 @@ def name_of(saved: SavedPool, device: int) -> str:
     return saved.names[device] if device < len(saved.names) else ""
 
 
+def names_of(saved: SavedPool) -> dict[int, str]:
+    """Return what the devices are called that have a name."""
+    return {device: name for device, name in enumerate(saved.names) if name}
+
+
 def at_rest(saved: SavedPool) -> SavedPool:
     """Return what remains of a pool that has ended in order while nobody had anything of it.
 

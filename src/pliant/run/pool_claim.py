@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from pliant.core.device_names import confinement
+from pliant.core.device_names import confinement, devices_in_words
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
@@ -140,6 +140,7 @@ class _FixedClaim:
         self._interrupted = interrupted
         self._pool = ClaimAtPool(config.pool, config.name, config.records)
         self._offer: Offer | None = None
+        self._called: dict[int, str] = {}
         self._held: list[DeviceLock] = []
         self._command: subprocess.Popen[bytes] | None = None
 
@@ -165,8 +166,9 @@ class _FixedClaim:
             pid=os.getpid(),
             is_running=bool(holds),
         )
-        self._offer = self._pool.report(body)
-        return self._offer
+        offer = self._offer = self._pool.report(body)
+        self._called.update(zip(offer.devices, offer.names, strict=False))
+        return offer
 
     def _swap(self, offer: Offer) -> Swap | None:
         return swap_for(
@@ -241,7 +243,7 @@ class _FixedClaim:
         limit = "" if config.for_s is None else f" for {config.for_s:g} s"
         what = "it" if len(self._held) == 1 else "them"
         how = "" if config.command else f"; Ctrl-C gives {what} back"
-        self._tell("given", f"{_are(self._devices)} yours{limit}{how}", devices=self._devices)
+        self._tell("given", f"{self._are(self._devices)} yours{limit}{how}", devices=self._devices)
         try:
             self._start(environ)
         except OSError as error:
@@ -267,7 +269,7 @@ class _FixedClaim:
 
     def _ended(self, now_s: float, until_s: float | None) -> int | None:
         """Return the exit code if the command, a person or the time has ended the claim."""
-        given_back = f"{_are(self._devices)} given back"
+        given_back = f"{self._are(self._devices)} given back"
         if self._command is not None and self._command.poll() is not None:
             self._tell("ended", f"the command has ended; {given_back}")
             code = self._command.returncode
@@ -303,17 +305,20 @@ class _FixedClaim:
         why = self._move(swap)
         if why:
             return self._taken_back(why, offer.notice_s)
-        text = f"{_are(self._devices)} yours in place of {_name(before)}"
+        text = (
+            f"{self._are(self._devices)} yours in place of {devices_in_words(before, self._called)}"
+        )
         self._tell("moved", text, devices=self._devices)
         return None
 
     def _move(self, swap: Swap) -> str:
         """Hold what is offered in place of what is held; return why not, or nothing."""
         if self._config.command:
-            return f"{_are(swap.leave)} drained, and a command that runs cannot go on with others"
+            gone = self._are(swap.leave)
+            return f"{gone} drained, and a command that runs cannot go on with others"
         taken = self._take_locks(swap.take)
         if taken is None:
-            return f"{_are(swap.take)} offered in place, and still in use by another process"
+            return f"{self._are(swap.take)} offered in place, and still in use by another process"
         for lock in [lock for lock in self._held if lock.device in swap.leave]:
             lock.release()
             self._held.remove(lock)
@@ -323,7 +328,8 @@ class _FixedClaim:
     def _taken_back(self, why: str, notice_s: float) -> int:
         self._end_command(notice_s - MARGIN_S)
         were = "was" if len(self._held) == 1 else "were"
-        self._tell("taken back", f"{_name(self._devices)} {were} taken back: {why}")
+        said = devices_in_words(self._devices, self._called)
+        self._tell("taken back", f"{said} {were} taken back: {why}")
         return EXIT_STOPPED
 
     # --- the command --------------------------------------------------------------------
@@ -346,11 +352,11 @@ class _FixedClaim:
     @property
     def _names(self) -> list[str]:
         """What the devices are called that are held, as far as they have names."""
-        offer = self._offer
-        if offer is None or not offer.names:
-            return []
-        called = dict(zip(offer.devices, offer.names, strict=False))
-        return [called.get(device, "") for device in self._devices]
+        return [self._called.get(device, "") for device in self._devices if self._called]
+
+    def _are(self, devices: tuple[int, ...]) -> str:
+        verb = "is" if len(devices) == 1 else "are"
+        return f"{devices_in_words(devices, self._called)} {verb}"
 
     def _end_interrupted(self) -> None:
         """End the command, which has heard Ctrl-C as well; the next signal ends the wait for it."""
@@ -377,14 +383,6 @@ def _begin_command(cores: frozenset[int] | None) -> None:
     if cores is not None:
         os.sched_setaffinity(0, cores)
     signal_at_parents_death(signal.SIGTERM)
-
-
-def _name(devices: tuple[int, ...]) -> str:
-    return f"device{'' if len(devices) == 1 else 's'} {', '.join(map(str, devices))}"
-
-
-def _are(devices: tuple[int, ...]) -> str:
-    return f"{_name(devices)} {'is' if len(devices) == 1 else 'are'}"
 
 
 def _wait_for(command: subprocess.Popen[bytes], within_s: float) -> None:

@@ -689,8 +689,9 @@ def test_who_waits_is_told_which_device_is_out_of_use_and_why() -> None:
         "needs 3 more: only 2 devices of the pool may be in use; device 1 is drained by cy since"
         " ten; device 3 is cordoned by ada since noon: fan"
     )
-    assert why(world.pool, "b", names_devices=False) == (
-        "needs 3 more: only 2 devices of the pool may be in use"
+    assert why(world.pool, "b", has_notes=False, names={3: "cpu:3"}) == (
+        "needs 3 more: only 2 devices of the pool may be in use; device 1 is drained; cpu:3 is"
+        " cordoned"
     )
     world.do(Cordoned(devices=(0,)))
     assert "may be in use; device 0 is cordoned; device 1 is drained by cy" in why(world.pool, "b")

@@ -9,7 +9,7 @@ A device of another kind is to an allocation one that is cordoned for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pliant.core.allocation import standings, values
@@ -101,10 +101,12 @@ def standing_of(pool: KindedPool, name: str) -> Standing | None:
     return None if kind is None else standings.standing(pool.pools[kind], name)
 
 
-def why_of(pool: KindedPool, name: str, *, names_devices: bool = True) -> str:
+def why_of(
+    pool: KindedPool, name: str, *, has_notes: bool = True, names: Mapping[int, str] | None = None
+) -> str:
     """Say in one sentence what a claim has, and why it has no more; as for ``why``."""
     one = pool.pools[claim_kind(pool, name) or _first(pool)]
-    return standings.why(one, name, names_devices=names_devices)
+    return standings.why(one, name, has_notes=has_notes, names=names)
 
 
 def summary_of_kinds(pool: KindedPool) -> Summary:

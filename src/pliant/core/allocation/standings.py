@@ -7,6 +7,7 @@ the moment somebody asks, so that they cannot be older than the pool.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pliant.core.allocation import state
@@ -115,11 +116,14 @@ def standing(pool: Pool, name: str) -> Standing | None:
     )
 
 
-def why(pool: Pool, name: str, *, names_devices: bool = True) -> str:
+def why(
+    pool: Pool, name: str, *, has_notes: bool = True, names: Mapping[int, str] | None = None
+) -> str:
     """Say in one sentence what a claim has, and why it has no more.
 
-    With the numbers, and with the rule where one stood in the way of a reclaim; unless that stands
-    beside it (``names_devices``), with the devices that are out of use.
+    With the numbers, with the rule where one stood in the way of a reclaim, and with the devices
+    that are out of use; by whom, since when and why stands beside it unless ``has_notes``.
+    ``names``: what devices are called that have a name.
     """
     entry = pool.entries.get(name)
     if entry is None:
@@ -139,7 +143,7 @@ def why(pool: Pool, name: str, *, names_devices: bool = True) -> str:
     has = "is suspended and needs" if entry.is_suspended else "needs"
     if not request.is_minimum:
         has = f"has {entry.share} of {entry.top} and asks for"
-    said = [_obstacle(draft, request), *(_out_of_use(pool) if names_devices else ())]
+    said = [_obstacle(draft, request), *_out_of_use(pool, names or {}, has_notes=has_notes)]
     return f"{has} {request.count} more: {'; '.join(said)}"
 
 
@@ -170,13 +174,15 @@ def summary(pool: Pool) -> Summary:
     )
 
 
-def _out_of_use(pool: Pool) -> list[str]:
-    """Say which devices that nobody holds are not handed out, and why."""
+def _out_of_use(pool: Pool, names: Mapping[int, str], *, has_notes: bool) -> list[str]:
+    """Say which devices that nobody holds are not handed out, and why as far as that is wanted."""
     idle = state.numbers(pool.cordoned & ~pool.held & ~pool.foreign)
     said = []
     for device in idle[:MOST_NAMED]:
         how = "drained" if pool.drained >> device & 1 else "cordoned"
-        said.append(f"device {device} is {how} {pool.notes.get(device, '')}".rstrip())
+        note = pool.notes.get(device, "") if has_notes else ""
+        called = names.get(device) or f"device {device}"
+        said.append(f"{called} is {how} {note}".rstrip())
     more = len(idle) - MOST_NAMED
     return [*said, f"{more} more are out of use"] if more > 0 else said
 
