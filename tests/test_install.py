@@ -50,6 +50,13 @@ def _fetch(*words: object, **environment: str) -> None:
     assert done.returncode == 0, said
 
 
+def _installer(name: str) -> str:
+    """Return where it is: in the environment of the tests, or where its user has it."""
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(name, path=os.pathsep.join((beside, os.environ["PATH"])))
+    return found or pytest.skip(f"{name} is not installed")
+
+
 def _with_pip(wheel: Path, place: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
     _fetch(place / "env/bin/pip", "install", "-q", wheel)
@@ -57,14 +64,14 @@ def _with_pip(wheel: Path, place: Path) -> Path:
 
 
 def _with_uv(wheel: Path, place: Path) -> Path:
-    uv = shutil.which("uv") or pytest.skip("uv is not installed")
+    uv = _installer("uv")
     _fetch(uv, "venv", "--python", sys.executable, place / "env")
     _fetch(uv, "pip", "install", "--python", place / "env/bin/python", wheel)
     return place / "env/bin"
 
 
 def _with_pipx(wheel: Path, place: Path) -> Path:
-    pipx = shutil.which("pipx") or pytest.skip("pipx is not installed")
+    pipx = _installer("pipx")
     homes = {"PIPX_HOME": str(place / "home"), "PIPX_BIN_DIR": str(place / "bin")}
     _fetch(pipx, "install", "--python", sys.executable, wheel, **homes)
     return place / "bin"
@@ -109,7 +116,9 @@ def test_the_base_is_the_command_line_and_the_coordinator(
         env=plain,
     ) as program:
         assert program.stderr is not None
-        assert program.stderr.readline().startswith("waiting for agents: pliant agent http://")
+        assert program.stderr.readline().startswith(
+            "waiting for agents: pliant agent --join 127.0.0.1:"
+        )
         stopped = pliant("stop")
         program.communicate(timeout=60)
 
