@@ -63,9 +63,7 @@ def test_a_pool_that_is_named_is_asked_for_by_its_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     start = "pliant pool start --devices N"
-    assert refused(capsys, "explain", "--pool") == (
-        f"no pool named default is running; start it with {start}"
-    )
+    assert refused(capsys, "explain", "--pool") == f"no pool is running; start one with {start}"
     assert refused(capsys, "explain", "--pool", "gpu", "--json") == (
         f"no pool named gpu is running; start it with {start} --name gpu"
     )
@@ -352,6 +350,20 @@ def test_a_story_is_told_in_columns() -> None:
     assert drawn(moves_table(moves)).splitlines()[1].split()[1:] == (
         ["gpt", "is", "to", "shrink", "to", "4", "claim-1", "urgent"]
     )
+
+
+def test_without_a_name_the_default_pool_is_explained_or_the_only_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def claims() -> set[str]:
+        assert code_of(["explain", "--pool", "--json"]) == 0
+        moves = json.loads(capsys.readouterr().out)["moves"]
+        return {move["claim"] for move in moves if move["claim"]}
+
+    used("gpus")
+    assert claims() == {"gpus-job"}
+    used("default")
+    assert claims() == {"default-job"}
 
 
 def test_a_pool_that_does_not_run_is_explained_from_its_directory(

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pliant.cli.help_pages import CommandGroup
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
 from pliant.core.errors import ConfigError
@@ -18,6 +19,7 @@ from pliant.machine.own_ca import CA_DAYS, NamedHost, OwnCa
 
 app = typer.Typer(
     name="certs",
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Make the certificates of a job on several hosts.",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from pliant.cli.help_pages import CommandGroup
 from pliant.cli.options import Json
 from pliant.cli.printing import draw, print_json, say
 from pliant.cli.terminal import complain
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="checkpoint",
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List, verify, prune, export and compare checkpoints.",

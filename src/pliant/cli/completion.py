@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.completion import get_completion_inspect_parameters, shell_complete
 
+from pliant.cli.help_pages import CommandGroup
 from pliant.cli.printing import say
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
@@ -41,6 +42,7 @@ Shell = Annotated[
 
 app = typer.Typer(
     name="completion",
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Let the shell complete commands, options and names.",

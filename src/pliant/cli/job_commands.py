@@ -18,14 +18,17 @@ import typer
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
 from pliant.cli.elsewhere import JobPlace, from_any_host
+from pliant.cli.help_pages import CommandGroup
 from pliant.cli.names import replica_names, worker_names
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.http.client import Caller, DistantJob
 from pliant.machine import run_files
+from pliant.machine.discovery import Served
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import any_pool
 from pliant.observe import nodes_apart, nonfinite
@@ -43,6 +46,7 @@ AUDIT_S = 660.0
 
 policy_app = typer.Typer(
     name="policy",
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Show or change the elastic policy of a running job.",
@@ -137,7 +141,7 @@ def explain(
         typer.Option(
             "--pool",
             metavar="[NAME]",
-            help="Who took what from whom in this pool instead.  [name: default]",
+            help="Who took what from whom in this pool instead.  [name: default, or the only one]",
         ),
     ] = None,
     out: Out = None,
@@ -257,7 +261,7 @@ def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
 def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     """Tell who took what from whom; of a pool that does not run, by its directory."""
     if out is None:
-        pool = any_pool(name, state_directory())
+        pool = _pool_called(name)
         out = pool.out
         if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
             moves = moves_of(Caller(pool).pages())  # its log is its owner's to read
@@ -266,6 +270,16 @@ def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
         raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
     moves = moves_of(every(run_files.event_log(out)))
     return _show_moves(moves, as_json=as_json)
+
+
+def _pool_called(name: str) -> Served:
+    """Return the pool that is meant; without a name the only one will do, too."""
+    try:
+        return any_pool(name, state_directory())
+    except ConfigError:
+        if name != DEFAULT_POOL:
+            raise
+        return any_pool(None, state_directory())
 
 
 def _show_moves(moves: list[Move], *, as_json: bool) -> int:

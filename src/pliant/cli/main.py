@@ -41,12 +41,14 @@ from pliant.cli import (
     usage_command,
 )
 from pliant.cli.arguments import ExplainCommand, RunCommand
+from pliant.cli.help_pages import CommandGroup
 from pliant.cli.terminal import complain
 from pliant.core.errors import PliantError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
 app = typer.Typer(
     name="pliant",
+    cls=CommandGroup,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # markup would swallow "[default: 1]"

@@ -15,6 +15,7 @@ import typer
 
 from pliant.cli.arguments import seconds, some_seconds, state_directory
 from pliant.cli.device_arguments import Device, Kind, Why, devices_here, number_of
+from pliant.cli.help_pages import CommandGroup
 from pliant.cli.options import Json, LogJson, PoolName
 from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pool",
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Share the devices of this machine among jobs and people.",
 )
