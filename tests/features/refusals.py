@@ -641,7 +641,8 @@ MADE = [
         script=given(optimizer=3),
     ),
     Refusal(
-        sentence="LBFGS evaluates the loss several times a step; it is not supported",
+        sentence="LBFGS evaluates the loss several times a step, a session does once; use an "
+        "optimizer that takes a gradient, such as torch.optim.AdamW",
         when="an optimizer needs a closure",
         instead="a first-order optimizer",
         script=own_optimizer(torch.optim.LBFGS),
@@ -658,7 +659,8 @@ MADE = [
     ),
     Refusal(
         sentence="Closing.step() needs 'closure', and a session calls it without arguments, once "
-        "the gradient of the whole step is there; it is not supported",
+        "the gradient of the whole step is there; use an optimizer that takes a gradient, such as "
+        "torch.optim.AdamW",
         when="an optimizer evaluates the loss itself",
         instead="a first-order optimizer",
         script=own_optimizer(Closing),
@@ -1101,7 +1103,7 @@ LOOP = [
     Refusal(
         sentence="Asserting.step() failed in its first update (ValueError: I need a closure); a "
         "session calls it without a closure, once the gradient is whole and has no "
-        "graph",
+        "graph; use an optimizer that needs neither, such as torch.optim.AdamW",
         when="an optimizer cannot make its first update: it wants a closure, or a graph",
         instead="a first-order optimizer",
         script=own_update(Asserting),

@@ -27,6 +27,8 @@ from pliant.engine.update import Scheduler
 _TWO_PASSES = (("first_step", "second_step"), ("ascent_step", "descent_step"))
 """Methods of optimizers that perturb weights, take another gradient and go back: SAM, ASAM."""
 
+_FIRST_ORDER = "use an optimizer that takes a gradient, such as torch.optim.AdamW"
+
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 REDUCTIONS = ("exact", "fast")
@@ -180,7 +182,9 @@ def _check_one_pass(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that asks for another forward or backward within its step."""
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigError("LBFGS evaluates the loss several times a step; it is not supported")
+        raise ConfigError(
+            f"LBFGS evaluates the loss several times a step, a session does once; {_FIRST_ORDER}"
+        )
     for passes in _TWO_PASSES:
         if all(callable(getattr(optimizer, one, None)) for one in passes):
             raise ConfigError(
@@ -194,7 +198,7 @@ def _check_one_pass(optimizer: torch.optim.Optimizer) -> None:
     if needed:
         raise ConfigError(
             f"{name}.step() needs {needed[0]!r}, and a session calls it without arguments, once "
-            "the gradient of the whole step is there; it is not supported"
+            f"the gradient of the whole step is there; {_FIRST_ORDER}"
         )
 
 

@@ -42,7 +42,10 @@ LOOKED_AT = 3
 """First updates after which optimizers are looked at: state is made in the first, and what an
 optimizer remembers of its last gradient is there in the second."""
 
-AS_CALLED = "a session calls it without a closure, once the gradient is whole and has no graph"
+AS_CALLED = (
+    "a session calls it without a closure, once the gradient is whole and has no graph; use an "
+    "optimizer that needs neither, such as torch.optim.AdamW"
+)
 
 
 @dataclass(kw_only=True, eq=False)
