@@ -133,6 +133,15 @@ def trained(
     return script
 
 
+def stepping_by_turns() -> None:
+    model = network()
+    both = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    with session(model=model, optimizer=both) as open_session:
+        for step in open_session.steps(2):
+            for _ in step:
+                both[0].step()
+
+
 def changed_inside(change: Place) -> Place:
     def inside(at: SimpleNamespace) -> None:
         change(at)
@@ -1184,6 +1193,14 @@ LOOP = [
         instead="delete it",
         script=trained(lambda at: at.optimizer.step()),
         feature=("loops", "optimizer.step()"),
+    ),
+    Refusal(
+        sentence="optimizer.step() was called by the script; the session steps the optimizer when "
+        "the loop over a step ends; how several take turns is in "
+        "docs/howto/bring-your-script.md, Alternating optimizers",
+        when="the loop of a GAN was left, with its two optimizers",
+        instead="freeze who is to wait, in the tail",
+        script=stepping_by_turns,
     ),
     Refusal(
         sentence="scheduler.step() was called by the script; the session steps its schedulers with "

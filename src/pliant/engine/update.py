@@ -42,6 +42,10 @@ LOOKED_AT = 3
 """First updates after which optimizers are looked at: state is made in the first, and what an
 optimizer remembers of its last gradient is there in the second."""
 
+_TAKE_TURNS = (
+    "; how several take turns is in docs/howto/bring-your-script.md, Alternating optimizers"
+)
+
 AS_CALLED = (
     "a session calls it without a closure, once the gradient is whole and has no graph; use an "
     "optimizer that needs neither, such as torch.optim.AdamW"
@@ -376,7 +380,7 @@ class Update:
         if not self._is_stepping:
             raise UsageError(
                 "optimizer.step() was called by the script; the session steps the optimizer when "
-                "the loop over a step ends"
+                "the loop over a step ends" + _TAKE_TURNS * (len(self.optimizers) > 1)
             )
 
 
