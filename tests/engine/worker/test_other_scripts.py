@@ -172,7 +172,7 @@ def test_who_makes_a_trainer_is_told_there(
     servant: Servant, tmp_path: Path, installed: Path, package: str
 ) -> None:
     _, name, words, section = TRAINERS[package]
-    path = f"import sys; sys.path.append({str(installed)!r})\n"
+    path = f"import sys; sys.path.insert(0, {str(installed)!r})\n"
 
     code, said, messages = played(
         servant, tmp_path, f"{path}from {package} import {name}\n{name}()\nprint('went on')\n"
@@ -190,7 +190,7 @@ def test_a_script_with_a_session_may_read_make_and_step_what_it_likes_before(
 ) -> None:
     text = f"""
     import os, sys
-    sys.path.append({str(installed)!r})
+    sys.path.insert(0, {str(installed)!r})
     import pliant
     import transformers, accelerate, pytorch_lightning
     import torch.distributed as dist
