@@ -10,10 +10,12 @@ from tests.observe.test_run_index import gone
 from tests.observe.test_runs import begun
 
 from pliant.cli.main import code_of
-from pliant.cli.run_list import SHOWN, last_words
+from pliant.cli.run_list import SHOWN, last_words, runs_table
+from pliant.cli.terminal import PlainConsole
 from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.processes import ProcessMark
 from pliant.observe.run_index import RunIndex, RunOutcome
+from pliant.observe.runs import known_runs
 
 Captured = pytest.CaptureFixture[str]
 
@@ -75,6 +77,28 @@ def test_on_a_pipe_each_run_is_one_line_however_long(
     ]
     assert lines[1].split()[-4:] == ["runs/killed", "pliant", "resume", "killed"]
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_terminal_is_too_narrow_to_say_where_a_run_is_and_how_it_goes_on(
+    state: StateDirectory, width: int
+) -> None:
+    """At 80 columns both were left out as soon as one job had a long name."""
+    for name in ("gpt", "demo-undisturbed-31463"):
+        begun(state, name, gone(), kept=5)
+    runs = known_runs(state)
+    console = PlainConsole(width=width, force_terminal=True, color_system=None)
+
+    with console.capture() as captured:
+        console.print(runs_table(runs, runs))
+
+    lines = captured.get().splitlines()
+    said = " ".join(captured.get().split())
+    assert all(len(line) <= width for line in lines)
+    assert said.count(" killed 7/9 ") == len(runs)
+    for run in runs:
+        assert f"pliant resume {run.job}" in said
+    assert ("to go on" in lines[0]) == (width > 100)
 
 
 def test_programs_get_every_fact(state: StateDirectory, capsys: Captured) -> None:

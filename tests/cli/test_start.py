@@ -143,9 +143,9 @@ def test_a_beginning_that_is_damaged_says_nothing(
     Path("run").mkdir()
     Path("run/events.jsonl").write_text(json.dumps({**began, "cwd": "/", **damaged}) + "\n")
 
-    assert code_of(["resume", "run"]) == 2
-
-    assert "run does not say what ran there" in capsys.readouterr().err
+    for named in (["run"], ["--job", "run"]):
+        assert code_of(["resume", *named]) == 2
+        assert "run does not say what ran there" in capsys.readouterr().err
 
 
 def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(

@@ -344,6 +344,12 @@ RUNS = [
         command="resume",
     ),
     Refusal(
+        sentence="a and --job b both say what goes on; leave out one",
+        when="`pliant resume` is told twice",
+        instead="`pliant resume a`",
+        command="resume a --job b",
+    ),
+    Refusal(
         sentence="several jobs can go on, say which: a, b",
         when="`pliant resume` finds several",
         instead="`pliant resume a`",

@@ -172,14 +172,25 @@ def resume(
             autocompletion=job_names,
         ),
     ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job",
+            metavar="NAME",
+            help="The same, as of other commands.",
+            autocompletion=job_names,
+        ),
+    ] = None,
     detach: Detach = False,
     as_json: Json = False,
 ) -> int:
     """Go on with a run from its newest checkpoint."""
     from pliant.cli import start
 
+    if which is not None and job is not None:
+        raise ConfigError(f"{which} and --job {job} both say what goes on; leave out one")
     require_engine("pliant resume")
-    planned = start.resumed(find_resumable(which, state_directory()), os.environ)
+    planned = start.resumed(find_resumable(which or job, state_directory()), os.environ)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -37,6 +37,16 @@ LAST_LINES = 5
 """Of the output of the replica that printed last."""
 
 TAIL_BYTES = 16 << 10
+
+COLUMNS = ("job", "state", "steps", "replicas", "began", "for", "where", "to go on")
+
+BELOW = ("began", "where", "to go on")
+"""What stands under the table where a terminal is too narrow for all of it."""
+
+PLACE_WIDTH = 20
+"""Columns that a path has at least, in the table."""
+
+PADDING = 2
 
 AS_WIDE_AS_NEEDED = 1000
 """Columns where no terminal says how many there are: nothing is cut off."""
@@ -78,27 +88,70 @@ def runs_table(
     shown: Sequence[KnownRun], runs: Sequence[KnownRun], *, now_at: float | None = None
 ) -> RenderableType:
     """Draw runs; ``runs`` are all that are known."""
-    now_at = time.time() if now_at is None else now_at
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in ("job", "state", "steps", "replicas", "began", "for", "where", "to go on"):
-        justify: Any = "right" if name in ("steps", "replicas", "for") else "left"
-        folds = name in ("where", "to go on")
-        table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold")
-    for run in shown:
-        outcome = run.outcome
-        total = "" if outcome.total_steps is None else f"/{outcome.total_steps}"
-        for_s = (now_at if run.ended_at is None else run.ended_at) - run.began_at
-        table.add_row(
-            Text(printable(run.job)),
-            Text(printable(outcome.state), style=screens.STATE_STYLE.get(outcome.state, "")),
-            f"{outcome.step}{total}",
-            str(outcome.num_replicas),
-            moment(run.began_at),
-            screens.duration(max(for_s, 0.0)),
-            Text(printable(_short(run.out)) + ("" if run.has_its_files else " (gone)")),
-            Text(printable(how_to_go_on(run, runs))),
-        )
-    return table
+    return _Runs(shown, runs, time.time() if now_at is None else now_at)
+
+
+class _Runs:
+    """The table of runs, which knows how wide it may be."""
+
+    def __init__(self, shown: Sequence[KnownRun], runs: Sequence[KnownRun], now_at: float) -> None:
+        self._rows = [(*_row(run, now_at), *_place(run, runs)) for run in shown]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._least() <= options.max_width:
+            yield self._table(*COLUMNS)
+            return
+        yield self._table(*(name for name in COLUMNS if name not in BELOW))
+        for row in self._rows:
+            said = dict(zip(COLUMNS, row, strict=True))
+            yield Text.assemble(said["job"], ": ", said["where"], "  ", said["began"])
+            if said["to go on"]:  # on a line of its own, to be copied
+                yield Text.assemble("  ", said["to go on"])
+
+    def _least(self) -> int:
+        """Return the columns of a terminal in which nothing is in pieces but for long paths."""
+        widths = dict(zip(COLUMNS, map(self._width, COLUMNS), strict=True))
+        widths["where"] = min(widths["where"], PLACE_WIDTH)
+        return sum(width + PADDING for width in widths.values()) - PADDING
+
+    def _width(self, name: str) -> int:
+        at = COLUMNS.index(name)
+        return max(len(name), *(row[at].cell_len for row in self._rows))
+
+    def _table(self, *names: str) -> Table:
+        table = Table(box=None, padding=(0, PADDING, 0, 0), header_style="dim", pad_edge=False)
+        for name in names:
+            justify: Any = "right" if name in ("steps", "replicas", "for") else "left"
+            folds = name == "where" or (name == "job" and "where" not in names)
+            least = None if folds else self._width(name)
+            table.add_column(
+                name, justify=justify, no_wrap=not folds, min_width=least, overflow="fold"
+            )
+        for row in self._rows:
+            said = dict(zip(COLUMNS, row, strict=True))
+            table.add_row(*(said[name] for name in names))
+        return table
+
+
+def _row(run: KnownRun, now_at: float) -> tuple[Text, ...]:
+    """Say what a run is and how far it came."""
+    outcome = run.outcome
+    total = "" if outcome.total_steps is None else f"/{outcome.total_steps}"
+    for_s = (now_at if run.ended_at is None else run.ended_at) - run.began_at
+    return (
+        Text(printable(run.job)),
+        Text(printable(outcome.state), style=screens.STATE_STYLE.get(outcome.state, "")),
+        Text(f"{outcome.step}{total}"),
+        Text(str(outcome.num_replicas)),
+        Text(moment(run.began_at)),
+        Text(screens.duration(max(for_s, 0.0))),
+    )
+
+
+def _place(run: KnownRun, runs: Sequence[KnownRun]) -> tuple[Text, Text]:
+    """Say where a run is, and how to go on with it."""
+    where = printable(_short(run.out)) + ("" if run.has_its_files else " (gone)")
+    return Text(where), Text(printable(how_to_go_on(run, runs)))
 
 
 def as_values(run: KnownRun, runs: Sequence[KnownRun] = ()) -> dict[str, Any]:
