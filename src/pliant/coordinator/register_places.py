@@ -9,7 +9,8 @@ written survives a power cut.  Knows nothing of what the bytes mean.
                  the name is taken: on NFS, too, and for one that was cut off, was thought dead by
                  the server, and comes back with what it was about to write
 
-An object store is a third one (``run.register_home``): it needs packages of its own.
+Others are an object store and etcd (``run.register_home``, ``run.etcd_home``): they ask over a
+network.
 """
 
 from __future__ import annotations

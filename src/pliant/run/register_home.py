@@ -6,6 +6,7 @@ Owns how a place is opened that people name.  Decides nothing.
     (nothing named)   the directory of the run: one file below a lock
     DIR               a directory that the hosts share: a file for each write
     s3://BUCKET/DIR   an object store that heeds the conditions of writes
+    etcd://HOST/NAME  keys of an etcd cluster (``etcd_home``)
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pliant.core.takeover import CoordinatorSign
 from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_private_directory, replace_file
 from pliant.run.coordinator_places import bytes_of, read_sign, sign_of, write_sign
-from pliant.run.run_directory import holder_of
+from pliant.run.etcd_home import EtcdHome
+from pliant.run.run_directory import holder_of, require_own
 
 ANSWER_S = 10.0
 """Longest wait for an object store to answer one request, in seconds."""
@@ -90,7 +92,7 @@ class DirectoryHome:
                 raise ConfigError(
                     f"--register {self._directory} cannot be written: {error.strerror}"
                 ) from None
-            _require_own(holder, job, str(self._directory))
+            require_own(holder, job, str(self._directory))
             replace_file(out / run_files.HOLDER, f"{holder}\n".encode(), mode=PRIVATE)
 
 
@@ -174,7 +176,7 @@ class ObjectHome:
             except StorageError as error:
                 raise _os_error(error) from error
             found = self._read(run_files.HOLDER) or b""
-        _require_own(found.decode(errors="replace").strip(), job, self._url)
+        require_own(found.decode(errors="replace").strip(), job, self._url)
         replace_file(out / run_files.HOLDER, found, mode=PRIVATE)
 
     def _read(self, path: str) -> bytes | None:
@@ -198,28 +200,20 @@ def open_home(named: str | None, out: Path) -> RegisterHome:
     if "://" not in named:
         return DirectoryHome(Path(named), is_shared=True)
     scheme = named.partition("://")[0]
+    if scheme in ("etcd", "etcds"):
+        kept = EtcdHome(named)
+        kept.require_etcd()
+        return kept
     if scheme not in ("s3", "s3a"):
         raise ConfigError(
-            f"--register {named}: a register lies in a directory that the hosts share, or on s3://"
+            f"--register {named}: a register lies in a directory that the hosts share, on s3:// "
+            "or in etcd://"
         )
     if not named.removeprefix(f"{scheme}://").strip("/"):
         raise ConfigError(f"--register {named} names no bucket; write s3://BUCKET/DIR")
     home = ObjectHome(named, scheme)
     home.require_conditions()
     return home
-
-
-def _require_own(holder: str, job: str, place: str) -> None:
-    """Refuse a place where another job has put its name: each would end the other's coordinators.
-
-    Raises:
-        ConfigError: it is another job's.
-    """
-    whose = holder.rpartition("-")[0]
-    if whose != job:
-        raise ConfigError(
-            f"--register {place} is that of job {whose}; give job {job} a place of its own"
-        )
 
 
 def _os_error(error: StorageError) -> OSError:

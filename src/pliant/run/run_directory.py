@@ -243,6 +243,19 @@ def holder_of(out: Path, job: str) -> str:
     return mine
 
 
+def require_own(holder: str, job: str, place: str) -> None:
+    """Refuse a place where another job has put its name: each would end the other's coordinators.
+
+    Raises:
+        ConfigError: it is another job's.
+    """
+    whose = holder.rpartition("-")[0]
+    if whose != job:
+        raise ConfigError(
+            f"--register {place} is that of job {whose}; give job {job} a place of its own"
+        )
+
+
 def initial_weights(source: str, out: Path) -> Path:
     """Return the file to start from; a checkpoint is made into one, by a process with torch."""
     if "://" not in source and Path(source).is_file():
