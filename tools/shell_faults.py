@@ -330,8 +330,18 @@ SHELL_FAULTS = [
     ),
     _TAKEOVER(
         what="a host takes over from a coordinator that gives signs of life",
-        old="    since_s = watch.since_s if found == watch.seen else now_s\n",
-        new="    since_s = watch.since_s\n",
+        old="    if found != watch.seen:\n",
+        new="    if found is None:\n",
+    ),
+    _TAKEOVER(
+        what="a place that refuses counts though the sign of its coordinator moves",
+        old="        return Watch(seen=found, since_s=now_s, is_first=False)\n",
+        new="        return replace(watch, seen=found, since_s=now_s, is_first=False)\n",
+    ),
+    _TAKEOVER(
+        what="who has stepped down takes its own empty place for a loss",
+        old="watch.gone_since_s is not None and not is_own:",
+        new="watch.gone_since_s is not None:",
     ),
     _TAKEOVER(
         what="nobody takes over from a coordinator that is gone",

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.core.takeover import (
+    GONE_S,
+    GONE_TURN_S,
     PATIENCE_S,
     STEP_DOWN_S,
     TURN_S,
@@ -16,6 +18,7 @@ from pliant.core.takeover import (
     TakeoverAction,
     Watch,
     decide_takeover,
+    knocked,
     looked,
     looking_again,
     steps_down,
@@ -55,6 +58,37 @@ def test_candidates_take_over_in_turn_when_the_sign_stands_still() -> None:
         action, reason = decides(watch, limit_s + 1.0, turn=turn)
         assert action is TakeoverAction.TAKE_OVER
         assert reason.startswith(f"the coordinator at {A} has given no sign for ")
+
+
+def test_where_nobody_listens_any_more_candidates_take_over_soon_in_turn() -> None:
+    watch = knocked(looked(None, SIGN, now_s=100.0), is_refused=True, now_s=101.0)
+    watch = knocked(looked(watch, SIGN, now_s=102.0), is_refused=True, now_s=102.0)
+
+    for turn in (0, 1, 2):
+        limit_s = 101.0 + GONE_S + GONE_TURN_S * turn
+        assert decides(watch, limit_s, turn=turn)[0] is TakeoverAction.FOLLOW
+        action, reason = decides(watch, limit_s + 1.0, turn=turn)
+        assert action is TakeoverAction.TAKE_OVER
+        assert reason == f"nobody has listened at {A} for {limit_s - 100.0:.0f} s"
+
+
+def test_a_place_that_refuses_counts_for_nothing_while_the_sign_moves_or_it_answers() -> None:
+    """A firewall may refuse for it, and a coordinator may be started again there."""
+    watch = knocked(looked(None, SIGN, now_s=0.0), is_refused=True, now_s=0.0)
+    moved = looked(watch, replace(SIGN, beat=6), now_s=5.0)
+    answered = knocked(watch, is_refused=False, now_s=5.0)
+    later_s = GONE_S + GONE_TURN_S + 1.0
+
+    assert decides(watch, later_s)[0] is TakeoverAction.TAKE_OVER
+    assert decides(knocked(moved, is_refused=True, now_s=5.0), later_s)[0] is TakeoverAction.FOLLOW
+    assert decides(answered, later_s)[0] is TakeoverAction.FOLLOW
+
+
+def test_who_has_stepped_down_does_not_take_its_own_empty_place_for_a_loss() -> None:
+    watch = looked(looking_again(0.0), SIGN, now_s=1.0)
+    watch = knocked(watch, is_refused=True, now_s=1.0)
+
+    assert decides(watch, 1.0 + PATIENCE_S, own_place="a:7000")[0] is TakeoverAction.FOLLOW
 
 
 def test_the_first_of_the_list_begins_a_job_at_once_and_the_others_let_it() -> None:
@@ -151,6 +185,10 @@ class _World:
     def _watch(self, number: int, host: _Host) -> None:
         if host.sees_register:
             host.watch = looked(host.watch, self.sign, now_s=self.now_s)
+        if host.watch is not None and host.watch.seen is not None:
+            place = next(n for n, one in enumerate(self.hosts) if one.url == host.watch.seen.url)
+            is_refused = place in host.reached and not self.hosts[place].holds
+            host.watch = knocked(host.watch, is_refused=is_refused, now_s=self.now_s)
         is_connected = any(
             other.holds == self.incarnation != 0 and index in host.reached
             for index, other in enumerate(self.hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import alone, digests_of, hosts, pliant, share, training_in, until
 
 from pliant.core.exits import EXIT_STOPPED
+from pliant.core.takeover import PATIENCE_S
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
 from pliant.observe.reading import read
@@ -71,7 +73,7 @@ def candidates(
     return [pliant(host, *words, *token, "train.py", *script, **more) for host in chosen]
 
 
-@pytest.mark.soak  # over TLS it is by default: test_tls_between_hosts.py
+@pytest.mark.soak
 def test_another_host_coordinates_when_that_of_the_coordinator_is_lost(
     net: Network, out: Path, tmp_path: Path
 ) -> None:
@@ -90,6 +92,30 @@ def test_another_host_coordinates_when_that_of_the_coordinator_is_lost(
     (digest,) = digests_of(out)
     check(out, digest, b)
     assert "this host coordinates the job: the coordinator at " in b.said()
+
+
+def test_another_host_coordinates_soon_where_only_the_process_is_gone(
+    net: Network, out: Path, tmp_path: Path
+) -> None:
+    """Its host refuses connections, which a cut link or a stopped process does not."""
+    a, b, _ = net.hosts
+    stop = tmp_path / "stop"
+    programs = candidates(net, out, 100_000, only="ab", STOP_AT=str(stop))
+    until(lambda: training_in(out) == {"a", "b"}, "both train", a, b)
+    trains_on(out, a, b)
+    programs[0].kill()
+    killed_s = time.monotonic()
+    until(lambda: told(out, "coordinator_started"), "another coordinates", b)
+    took_s = time.monotonic() - killed_s
+    until(lambda: training_in(out) == {"b"}, "one trains", b)
+    trains_on(out, b)
+    stop.touch()
+
+    assert programs[1].wait(DEADLINE_S) == 0, b.said()
+    assert "this host coordinates the job: nobody has listened at http://10.77.0.1:7000" in b.said()
+    assert took_s < PATIENCE_S
+    (digest,) = digests_of(out)
+    check(out, digest, b)
 
 
 @pytest.mark.soak

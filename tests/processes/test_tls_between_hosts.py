@@ -176,7 +176,7 @@ def test_another_host_takes_over_a_job_over_tls(
     stop.touch()
 
     assert [program.wait() for program in programs[1:]] == [0, 0], b.said() + c.said()
-    assert "this host coordinates the job: the coordinator at https://" in b.said()
+    assert "this host coordinates the job: nobody has listened at https://" in b.said()
     (found,) = digests_of(out)
     assert found == alone(b, int(found.split()[1]))
     audit = audit_run(out)

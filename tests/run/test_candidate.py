@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -127,3 +129,17 @@ def test_a_host_that_has_come_back_knows_its_own_sign(
     assert host._reason_to_coordinate() is not None
     host._watch = looked(None, sign("https://gpu1:7000"), now_s=host._clock.now_s())
     assert host._reason_to_coordinate() is None
+
+
+def test_a_place_where_nobody_listens_refuses_and_one_that_is_silent_does_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as silent:
+        port = listening.getsockname()[1]
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)  # its queue is full with one that nobody takes
+        full = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with socket.create_connection(silent.getsockname()):
+            assert not asyncio.run(candidate._refuses(f"http://127.0.0.1:{port}"))
+            assert not asyncio.run(candidate._refuses(full))
+            assert not asyncio.run(candidate._refuses("http://nobody.invalid:7000"))
+
+    assert asyncio.run(candidate._refuses(f"https://127.0.0.1:{port}"))

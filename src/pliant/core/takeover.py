@@ -6,13 +6,14 @@ over at one moment, or one that was only slow, cost time and never a step.  No w
 compared: a coordinator raises a number every few seconds, and a candidate sees by its own clock for
 how long that number stood still.
 
-    candidate:  connected, or the number moves --> FOLLOW;  it stands still --> TAKE_OVER, in turn
+    candidate:  connected, or the number moves --> FOLLOW;  it stands still --> TAKE_OVER, in turn:
+                soon where the coordinator's own host says that nobody listens at its place
     coordinator: it sees that the register is its own --> STAY;  not for long --> STEP_DOWN
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 PATIENCE_S = 20.0
@@ -22,6 +23,13 @@ of its beats, and twice what an agent waits for a coordinator that is silent."""
 TURN_S = 5.0
 """How much longer each candidate waits than the one before it in the list, in seconds: by then the
 one before has begun."""
+
+GONE_S = 4.0
+"""The same where the host of the coordinator refuses connections to its place, which it does once
+that process has ended, in seconds: two beats, for a firewall may refuse them as well."""
+
+GONE_TURN_S = 2.0
+"""How much longer each candidate waits than the one before it in that case, in seconds."""
 
 STEP_DOWN_S = 15.0
 """How long a coordinator goes on that does not see the register, in seconds: less than the others
@@ -63,14 +71,27 @@ class Watch:
     since_s: float
     is_first: bool = True
     """It has looked once at most."""
+    gone_since_s: float | None = None
+    """Since when every connection to that coordinator's place was refused, and the number stood
+    still."""
 
 
 def looked(watch: Watch | None, found: CoordinatorSign | None, *, now_s: float) -> Watch:
     """Take in one look; a sign that cannot be read at this moment is no look."""
     if watch is None:
         return Watch(seen=found, since_s=now_s)
-    since_s = watch.since_s if found == watch.seen else now_s
-    return Watch(seen=found, since_s=since_s, is_first=False)
+    if found != watch.seen:
+        return Watch(seen=found, since_s=now_s, is_first=False)
+    return replace(watch, is_first=False)
+
+
+def knocked(watch: Watch, *, is_refused: bool, now_s: float) -> Watch:
+    """Take in whether a connection to the place of the coordinator was refused, and not only
+    unanswered: silence may be a cut, or a process that was stopped.
+    """
+    if not is_refused:
+        return replace(watch, gone_since_s=None)
+    return watch if watch.gone_since_s is not None else replace(watch, gone_since_s=now_s)
 
 
 def looking_again(now_s: float) -> Watch:
@@ -95,10 +116,15 @@ def decide_takeover(
     if watch is None:
         return _follow("the place of the register cannot be read")
     sign, still_s = watch.seen, now_s - watch.since_s
-    if watch.is_first and sign is not None and sign.url.rpartition("/")[2] == own_place:
+    is_own = sign is not None and sign.url.rpartition("/")[2] == own_place
+    if watch.is_first and is_own:
         return _take_over(f"the one before was at {own_place} too, where nobody listens now")
     if sign is None and watch.is_first and turn == 0:
         return _take_over("nobody has coordinated yet, and this host is the first of the list")
+    if sign is not None and watch.gone_since_s is not None and not is_own:
+        gone_s = now_s - watch.gone_since_s
+        if gone_s > GONE_S + GONE_TURN_S * turn:
+            return _take_over(f"nobody has listened at {sign.url} for {gone_s:.0f} s")
     patience_s = PATIENCE_S + TURN_S * turn
     if still_s <= patience_s:
         return _follow(f"nothing was seen of a coordinator for {still_s:.0f} of {patience_s:g} s")

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
@@ -29,6 +30,7 @@ from pliant.core.takeover import (
     TakeoverAction,
     Watch,
     decide_takeover,
+    knocked,
     looked,
     looking_again,
     steps_down,
@@ -139,7 +141,17 @@ class _Standing:
             with suppress(OSError):  # it was not seen; the sign counts as it was before
                 found = await aside(home.read_sign)
                 self._watch = looked(self._watch, found, now_s=self._clock.now_s())
+            await self._knock()
             await asyncio.sleep(2 * LOOK_S)
+
+    async def _knock(self) -> None:
+        """See whether anybody listens where the coordinator says that it is."""
+        watch = self._watch
+        if watch is None or watch.seen is None or self._agent.is_connected:
+            return
+        is_refused = await _refuses(watch.seen.url)
+        if self._watch is watch:
+            self._watch = knocked(watch, is_refused=is_refused, now_s=self._clock.now_s())
 
     def _reason_to_coordinate(self) -> str | None:
         config = self._candidate.config
@@ -267,3 +279,20 @@ class _Standing:
     def _on_output(self, worker: str, line: str) -> None:
         if self._observer is not None:
             self._observer.output(worker, line)
+
+
+async def _refuses(url: str) -> bool:
+    """Whether the host of a place says that nobody listens there; one that says nothing does not.
+
+    Another process that listens there by now counts as the coordinator: the sign tells them apart.
+    """
+    place = urlsplit(url)
+    try:
+        opening = asyncio.open_connection(place.hostname, place.port)
+        if (opened := await within(opening, LOOK_S)) is not None:
+            opened[1].close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
