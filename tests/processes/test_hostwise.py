@@ -22,6 +22,7 @@ from pliant.core.values import host_of
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.hostwise import Hostwise
 from pliant.engine.reduce.plan import ReductionPlan, fold
+from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 from pliant.observe.status import board_of
@@ -147,6 +148,83 @@ def test_what_crosses_between_two_hosts_does_not_grow_with_their_replicas(tmp_pa
         board = board_of(records_in(a))
         assert board.as_json()["placed"]["rule"] == "spread:rack"
         assert {dict(labels)["rack"] for labels in board.living.labels.values()} == {"ax", "bx"}
+
+
+DIES = """
+def _make_mortal_within(module):
+    def dies(name, is_after):
+        real, note = getattr(module.Hostwise, name), os.path.expanduser("~/dies")
+        def method(self, *given):
+            found = real(self, *given) if is_after else None
+            try:
+                due = open(note).read() == name
+            except FileNotFoundError:
+                due = False
+            if due:
+                os.unlink(note)  # of several that pass here one dies
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found if is_after else real(self, *given)
+        setattr(module.Hostwise, name, method)
+    for name, is_after in (("_gathered", True), ("_fold", True), ("_spread", False)):
+        dies(name, is_after)
+
+_Finder("pliant.engine.reduce.hostwise", _make_mortal_within)
+"""
+"""Lets one replica of a host be killed within the exchange: once the sums of its host are there,
+once it has sent them to the others, and before it hands the results on."""
+
+
+@pytest.mark.skipif(bool(namespaces.obstacle()), reason=namespaces.obstacle())
+@pytest.mark.timeout(400)
+def test_a_replica_that_is_killed_between_two_levels_of_an_exchange_costs_no_step(
+    tmp_path: Path,
+) -> None:
+    """Two hosts of two replicas, with a coordinator and agents apart."""
+    with hosts(tmp_path, "a", "b") as net:
+        a, b = net.hosts
+        for host in net.hosts:
+            (host.own / "train.py").write_text(SCRIPT.replace("torch.nn.Linear(4, 1)", LARGE))
+            with (host.own / "sitecustomize.py").open("a") as file:
+                file.write(DIES)
+        stop, home = tmp_path / "stop", str(a.home)
+        place = f"{a.address}:7000"
+        words: tuple[object, ...] = ("coordinator", "--listen", place, "--min", 1, "--max", 4)
+        job = pliant(a, *words, "train.py", 100_000)
+        share(a, "runs/train/token", b)
+        (a.own / "token").write_bytes((b.own / "token").read_bytes())
+        words = ("agent", "--join", place, "--token-file", "token", "--devices", 2)
+        given = {"STOP_AT": str(stop), "HOME": home}
+        agents = [pliant(host, *words, **given) for host in net.hosts]
+
+        def are_all_in() -> bool:
+            orders = [one for one in records(a, "switch") + records(a, "reform")]
+            newest = max(orders, key=lambda one: one["order"]["generation"], default=None)
+            if newest is None or len(newest["order"]["members"]) < 4:
+                return False
+            number = newest["order"]["generation"]
+            came = {one["replica"] for one in records(a, "switched") if one["generation"] == number}
+            return len(came) == 4 and len(records(a, "commit")) > 0
+
+        def dies(host: NetworkHost, method: str, number: int) -> None:
+            until(are_all_in, f"four train, {number}", a, b)
+            (host.own / "dies").write_text(method)
+            until(lambda: len(records(a, "exited")) >= number, f"one dies in {method}", a, b)
+
+        for number, (host, method) in enumerate(
+            [(a, "_gathered"), (b, "_fold"), (a, "_spread"), (b, "_gathered"), (b, "_spread")], 1
+        ):
+            dies(host, method, number)
+        until(are_all_in, "four train at last", a, b)
+        stop.touch()
+
+        assert job.wait(2 * DEADLINE_S) == 0, a.said()
+        assert [agent.wait() for agent in agents] == [0, 0], b.said()
+        killed = [one for one in records(a, "exited") if one["exited_kind"] == "signal"]
+        assert len(killed) == 5
+        (found,) = digests(a, b)
+        assert found == alone(a, int(found.split()[1]))
+        audit = audit_run(a.own / "runs" / "train")
+        assert audit.exactly_once, audit.problems
 
 
 def records_in(host: NetworkHost) -> list[Record]:
