@@ -110,6 +110,21 @@ SHELL_FAULTS = [
         new="",
     ),
     _AGENT(
+        rule="5.3",
+        what="the next coordinator does not hear that an agent leaves",
+        old="        return [*said, *self._departure.words()]\n",
+        new="        return said\n",
+        suite=("tests/agent/test_agent.py",),
+    ),
+    _AGENT(
+        rule="5.3",
+        path="departure.py",
+        what="an agent that leaves does not wait for its replicas",
+        old="        while here() and not (ended",
+        new="        while not here() and not (ended",
+        suite=("tests/agent/test_agent.py",),
+    ),
+    _AGENT(
         rule="R6",
         what="of several replicas of a node the first alone hears an order",
         old="                for replica in command.to:\n",

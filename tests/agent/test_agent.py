@@ -16,6 +16,7 @@ from tests.agent.world import DEADLINE_S, NODE, Play, World, end, start
 from tests.certificates import Authority
 
 from pliant.agent import placement
+from pliant.agent.agent_config import GRACE_S
 from pliant.agent.node_facts import node_labels
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import EndJob, Release
@@ -26,12 +27,13 @@ from pliant.core.events import (
     Exited,
     ExitKind,
     NodeJoined,
+    NodeLeaving,
     Progressed,
     Running,
 )
 from pliant.core.values import ReplicaId
 from pliant.machine import device_locks as locks
-from pliant.wire.messages import AgentFailed, Alive, Heard, Started, Unfit, Work
+from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Heard, Started, Unfit, Work
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -264,6 +266,57 @@ def test_a_connection_that_breaks_is_made_again_and_nothing_is_forgotten(play: P
         assert [exited.replica for exited in await world.hear(Exited)] == ["r1"]
         assert world.num_connections == 2
         assert len(world.all(NodeJoined)) == 2
+
+    play(scene)
+
+
+def test_an_agent_that_is_told_to_end_waits_for_its_replicas_and_tells_every_coordinator(
+    play: Play,
+) -> None:
+    """They leave when the coordinator lets them go; the next one has to hear of it, too."""
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        departing = asyncio.create_task(world.agent.depart())
+        (leaving,) = await world.hear(NodeLeaving)
+        assert leaving == NodeLeaving(node=NODE, notice_s=GRACE_S)
+        assert world.connection is not None
+        await world.connection.close()
+        _, again, *_ = await world.hear(NodeLeaving, 2)
+        assert again.node == NODE
+        assert 0 < again.notice_s < GRACE_S
+        assert not departing.done()
+        await world.say(end("r1"))
+        await departing
+        await world.hear(AgentLeft)
+        assert [exited.replica for exited in world.all(Exited)] == ["r1"]
+
+    play(scene)
+
+
+def test_an_agent_that_is_told_to_end_twice_waits_for_nobody(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        hurried = asyncio.Event()
+        departing = asyncio.create_task(world.agent.depart(hurried))
+        await world.hear(NodeLeaving)
+        hurried.set()
+        await departing
+        await world.hear(AgentLeft)
+        assert not world.all(Exited)  # the coordinator counts them as lost with the node
+        assert not world.children() or not world.agent._replicas
+
+    play(scene)
+
+
+def test_an_agent_that_runs_nothing_leaves_without_a_notice(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.until(lambda: world.agent.is_connected)
+        await world.agent.depart()
+        await world.hear(AgentLeft)
+        assert not world.all(NodeLeaving)
 
     play(scene)
 

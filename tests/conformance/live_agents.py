@@ -32,6 +32,7 @@ from tests.conformance.live_node import (
     until,
 )
 
+from pliant.agent.departure import Departure
 from pliant.coordinator.inbox import Incoming
 from pliant.coordinator.nodes import JobNodes
 from pliant.core.commands import Command, EndJob, EndReplica, Prepare, Reform, StartReplica
@@ -43,6 +44,7 @@ from pliant.core.events import (
     ExitKind,
     NodeFailed,
     NodeJoined,
+    NodeLeaving,
     NodeLost,
     Progressed,
     Running,
@@ -155,6 +157,11 @@ class LiveAgents(LiveCoordinators):
                 return await self._comes(event)
             case NodeLost() | DiedTogether():
                 return False
+            case NodeLeaving(node=name, notice_s=notice_s):
+                if is_connected := self._is_connected(name):
+                    agent = self._nodes[name].agent
+                    agent._send(Departure(name, notice_s).begun())
+                return is_connected
             case NodeFailed(node=name, reason=reason):
                 if is_connected := self._is_connected(name):
                     self._nodes[name].agent._fail(reason)

@@ -22,6 +22,7 @@ from tests.processes.test_cli import environment, pliant
 from tests.processes.test_restart import training
 from tests.processes.test_resume import SCRIPT
 
+from pliant.agent.agent_config import GRACE_S
 from pliant.machine import run_files
 from pliant.machine.locks import locked
 
@@ -105,24 +106,75 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
 )
-def test_an_agent_that_is_told_to_end_is_not_waited_for(tmp_path: Path, number: int) -> None:
-    """It says that it leaves: nobody has to be silent for as long as a dead host is."""
+def test_replicas_of_an_agent_that_is_told_to_end_leave_between_two_steps(
+    tmp_path: Path, number: int
+) -> None:
+    """As clusters do every day: nothing breaks, and no step is made again."""
     with training(tmp_path, nodes={"near": 1, "far": 1}) as job:
         elastic.wait_for_members(job, "r1", "r2")
         homes = {str(r["node"]): str(r["replica"]) for r in job.records("worker")}
         left = psutil.Process(job.agents["far"].pid)
         replicas = left.children(recursive=True)
+        told_s = time.monotonic()
         left.send_signal(number)
         job.agents.pop("far").wait(WAIT_S)
 
+        assert time.monotonic() - told_s < GRACE_S
         assert not [one for one in replicas if one.is_running()]
         elastic.wait_for_members(job, homes["near"])
+        (exited,) = job.records("exited")
+        assert (exited["replica"], exited["exited_kind"]) == (homes["far"], "left")
+        assert [record["node"] for record in job.records("node_leaving")] == ["far"]
+        assert [record["node"] for record in job.records("agent_left")] == ["far"]
+        job.employ("far", 1)
+        job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
+        assert not job.records("reform")
+        assert not job.records("broken")
+
+
+@pytest.mark.parametrize("how", ["no grace", pytest.param("told twice", marks=pytest.mark.soak)])
+def test_an_agent_that_is_told_to_end_at_once_is_not_waited_for(tmp_path: Path, how: str) -> None:
+    """It says that it leaves: nobody has to be silent for as long as a dead host is."""
+    with training(tmp_path, nodes={"near": 1}) as job:
+        elastic.wait_for_members(job, "r1")
+        job.employ("far", 1, *(["--grace", "0s"] if how == "no grace" else []))
+        elastic.wait_for_members(job, "r1", "r2")
+        left = psutil.Process(job.agents["far"].pid)
+        replicas = left.children(recursive=True)
+        if how == "told twice":
+            for replica in replicas:
+                replica.send_signal(signal.SIGSTOP)
+            left.send_signal(signal.SIGTERM)
+            job.wait_for(lambda: job.records("node_leaving"), "it is heard")
+        left.send_signal(signal.SIGTERM)
+        told_s = time.monotonic()
+        job.agents.pop("far").wait(WAIT_S)
+
+        assert time.monotonic() - told_s < GRACE_S / 2
+        assert not [one for one in replicas if one.is_running()]
+        elastic.wait_for_members(job, "r1")
         (lost,) = job.records("node_lost")
         assert lost["node"] == "far"
         assert [record["node"] for record in job.records("agent_left")] == ["far"]
         job.employ("far", 1)
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
         assert not job.records("exited")
+
+
+@pytest.mark.soak
+def test_a_replica_that_does_not_leave_in_the_grace_is_ended(tmp_path: Path) -> None:
+    with training(tmp_path, nodes={"near": 1}) as job:
+        elastic.wait_for_members(job, "r1")
+        job.employ("far", 1, "--grace", "2s")
+        elastic.wait_for_members(job, "r1", "r2")
+        left = psutil.Process(job.agents["far"].pid)
+        for replica in left.children(recursive=True):
+            replica.send_signal(signal.SIGSTOP)
+        left.send_signal(signal.SIGTERM)
+        job.agents.pop("far").wait(WAIT_S)
+
+        elastic.wait_for_members(job, "r1")
+        assert job.records("agent_left")
 
 
 @pytest.mark.soak

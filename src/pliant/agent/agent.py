@@ -24,11 +24,13 @@ from typing import Any, assert_never
 
 from pliant.agent import local_replica
 from pliant.agent.agent_config import AgentConfig
-from pliant.agent.launcher import Launcher
+from pliant.agent.departure import Departure
+from pliant.agent.launcher import MAX_SERVER_LIVES, Launcher
 from pliant.agent.local_replica import LocalReplica, not_started
 from pliant.agent.node_facts import greeting
 from pliant.agent.output import nobody_listens
 from pliant.agent.placement import Devices
+from pliant.agent.thinning import ALIVE_S, LIST_EVERY
 from pliant.agent.uplink import Places, Uplink
 from pliant.agent.work import JobHere
 from pliant.agent.worker import LAST_WORDS_S
@@ -43,15 +45,6 @@ from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
 from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Work
 from pliant.wire.ports import OutputListener
-
-ALIVE_S = 1.0
-"""Between two signs of life of an agent, in seconds."""
-
-MAX_SERVER_LIVES = 2
-"""Fork servers an agent starts in its life: a second death has a cause that a third would meet."""
-
-LIST_EVERY = 5
-"""Signs of life between two lists of all that runs here."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,14 +70,13 @@ class Agent:
         self._exits: dict[ReplicaId, Exited] = {}
         self._launcher: Launcher | None = None
         self._dead: list[Launcher] = []
-        self._lives = 0
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
-        self._refused = 0
+        self._refused = self._signs = self._lives = 0
         self._has_failed = self._is_leaving = False
+        self._departure = Departure(config.node, config.grace_s)
         self._misfit: PermanentError | None = None
         self.life = new_life()
-        self._signs = 0
         self._over = asyncio.Event()
         self.ended: EndJob | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,8 +157,11 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def depart(self) -> None:
-        """While served: end the replicas and say that this agent leaves: nobody waits for it."""
+    async def depart(self, hurried: asyncio.Event | None = None) -> None:
+        """While served: let replicas leave in the grace, or until ``hurried``; end the others."""
+        if self.is_connected and self._config.grace_s and self._all_here():
+            self._send(self._departure.begun())
+            await self._departure.over(self._all_here, self._over, hurried or asyncio.Event())
         self._is_leaving = True
         self._waiting.clear()
         await local_replica.end_all(self._replicas)
@@ -361,7 +356,11 @@ class Agent:
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
         devices = 0 if self._has_failed else min(self._config.devices, MOST_DEVICES)
-        return greeting(self._config, devices, (*self._replicas, *self._waiting), self.life)
+        said = greeting(self._config, devices, self._all_here(), self.life)
+        return [*said, *self._departure.words()]
+
+    def _all_here(self) -> tuple[ReplicaId, ...]:
+        return (*self._replicas, *self._waiting)
 
     def _send(self, message: Message) -> None:
         has_room = self._uplink is not None and self._uplink.has_room
@@ -384,8 +383,7 @@ class Agent:
         while True:
             self._send(Alive(node=self.node, refused=self._refused))
             if self._signs % LIST_EVERY == 0:
-                replicas = (*self._replicas, *self._waiting)
-                self._send(Running(node=self.node, replicas=replicas))
+                self._send(Running(node=self.node, replicas=self._all_here()))
             self._signs += 1
             await asyncio.sleep(max(ALIVE_S, self._uplink.signs_every_s if self._uplink else 0.0))
 

@@ -13,6 +13,10 @@ from pliant.core.values import Labels, NodeId
 from pliant.machine.loopback import loopback
 from pliant.wire.messages import Work
 
+GRACE_S = 25.0
+"""Less than the 30 s after which Kubernetes and Slurm kill what they have told to end, in seconds;
+leaving takes a step or two."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDevice:
@@ -55,6 +59,9 @@ class AgentConfig:
 
     give_up_s: float = RECONNECT_S
     """How long a lost coordinator is looked for, in seconds; then the workers end."""
+
+    grace_s: float = GRACE_S
+    """How long replicas may take to leave once the agent is told to end, in seconds; 0: none."""
 
     guarded: tuple[Path, ...] = ()
     """Files that must not outlive this process, even if it is killed."""

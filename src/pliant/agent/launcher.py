@@ -21,6 +21,9 @@ from pliant.agent.meeting_place import make_meeting_place, remove_abandoned
 from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, GuardFiles, Report, Request
 
+MAX_SERVER_LIVES = 2
+"""Fork servers an agent starts in its life: a second death has a cause that a third would meet."""
+
 SERVER_ARGUMENTS = ("-m", "pliant.engine.worker.fork_server")
 """What the interpreter is started with."""
 

@@ -10,6 +10,12 @@ from pliant.core.events import Progressed
 from pliant.core.heartbeats import HEARTBEAT_S
 from pliant.core.values import ReplicaId
 
+ALIVE_S = 1.0
+"""Between two signs of life of an agent, in seconds."""
+
+LIST_EVERY = 5
+"""Signs of life between two lists of all that runs here."""
+
 
 class Thinning:
     """Of the replicas of one node."""

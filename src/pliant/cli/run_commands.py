@@ -138,6 +138,14 @@ def agent(
         str,
         typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
     ] = "5m",
+    grace: Annotated[
+        str,
+        typer.Option(
+            "--grace",
+            metavar="TIME",
+            help="How long replicas may take to leave between two steps, once this is told to end.",
+        ),
+    ] = "25s",
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -157,6 +165,7 @@ def agent(
         devices=devices or count_cores(),
         environment=dict(os.environ),
         give_up_s=seconds("--give-up", give_up),
+        grace_s=seconds("--grace", grace),
         labels=labels_of(label, "--label"),
         tls=tls_files(tls_ca, tls_certificate, tls_key),
     )

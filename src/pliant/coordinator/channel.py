@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 from pliant.coordinator.driver import JobDriver
 from pliant.core.agreement import NodeFacts, misnamed
 from pliant.core.commands import Command
-from pliant.core.events import Exited, NodeJoined, Running
+from pliant.core.events import Exited, NodeJoined, NodeLeaving, Running
 from pliant.core.values import Incarnation
 from pliant.http.direct_socket import DirectSocket, direct, frame_of
 from pliant.machine.event_loop import within
@@ -52,7 +52,9 @@ UNREADABLE = (
 
 _log = logging.getLogger(__name__)
 
-_MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES - {NodeFacts} | {Exited, NodeJoined, Running}
+_SAID_BY_AGENTS = {Exited, NodeJoined, NodeLeaving, Running}
+
+_MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES - {NodeFacts} | _SAID_BY_AGENTS
 
 _answers = SameWords(_MAY_SAY)
 """What many say of one order is read once."""

@@ -196,6 +196,9 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
         None if r.get("reason") == JOB_ENDS else f"{who} is ended: {r.get('reason')}"
     ),
     "exited": _exited,
+    "node_leaving": lambda r, who: (
+        f"node {r.get('node')} was told to end: its replicas have {_seconds(r.get('notice_s'))}"
+    ),
     "node_lost": lambda r, who: (
         f"node {r.get('node')} is lost"
         + (f", and {counted(len(others), 'other')}" if (others := r.get("others")) else "")

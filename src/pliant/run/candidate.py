@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -38,13 +37,13 @@ from pliant.core.takeover import (
 from pliant.http.server import PortInUseError, open_socket
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.event_loop import aside, on_signals, within
+from pliant.machine.event_loop import aside, within
 from pliant.run.coordinator_places import listed, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_home import RegisterHome, open_home
 from pliant.run.run_directory import TOKEN_S, lasting_token, locked, missing_token, read_token
-from pliant.run.separate import HANG_UP_S, follows_another
+from pliant.run.separate import HANG_UP_S, follows_another, told_to_end
 
 LOOK_S = 0.5
 """Between two looks of a host that follows; less than what a clock takes for sleep, in seconds."""
@@ -115,11 +114,9 @@ class _Standing:
 
     async def _follow(self, home: RegisterHome) -> tuple[bool, str | None]:
         """Follow until this host is to coordinate, and return why; None: the job has ended here."""
-        interrupted = asyncio.Event()
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         looking = asyncio.create_task(self._watch_sign(home))
         try:
-            with on_signals(dict.fromkeys(signals, interrupted.set)):
+            with told_to_end(self._candidate.say) as (interrupted, hurried):
                 while not interrupted.is_set():
                     self._serve_if_there_is_a_token()
                     self._require_token(self._clock.now_s())
@@ -129,7 +126,7 @@ class _Standing:
                     if (reason := self._reason_to_coordinate()) is not None:
                         return False, reason
                     await within(interrupted.wait(), LOOK_S)
-                await self._agent.depart()
+                await self._agent.depart(hurried)
                 return True, None
         finally:
             looking.cancel()

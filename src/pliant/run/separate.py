@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pliant.agent.agent import Agent
@@ -83,7 +84,7 @@ def run_agent(
     if config.tls is not None:
         client_context(config.tls)  # what is refused is said in one sentence
     say(f"this host joins the job at {join}")
-    return asyncio.run(_serve(Agent(config), places, token))
+    return asyncio.run(_serve(Agent(config), places, token, say))
 
 
 async def _coordinate(
@@ -165,22 +166,42 @@ def follows_another(config: JobConfig) -> bool:
     return False
 
 
-async def _serve(agent: Agent, places: Places, token: str) -> EndJob | None:
-    interrupted = asyncio.Event()
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with on_signals(dict.fromkeys(signals, interrupted.set)):
-        return await _serve_until(agent, places, token, interrupted)
+async def _serve(
+    agent: Agent, places: Places, token: str, say: Callable[[str], None]
+) -> EndJob | None:
+    with told_to_end(say) as (interrupted, hurried):
+        return await _serve_until(agent, places, token, interrupted, hurried)
+
+
+@contextmanager
+def told_to_end(say: Callable[[str], None]) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """Yield what a signal to end sets meanwhile, and what a second one does."""
+    interrupted, hurried = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        if interrupted.is_set():
+            hurried.set()
+        else:
+            say("this host was told to end: its replicas leave; told again, it ends them at once")
+            interrupted.set()
+
+    with on_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), end)):
+        yield interrupted, hurried
 
 
 async def _serve_until(
-    agent: Agent, places: Places, token: str, interrupted: asyncio.Event
+    agent: Agent,
+    places: Places,
+    token: str,
+    interrupted: asyncio.Event,
+    hurried: asyncio.Event,
 ) -> EndJob | None:
     serving = asyncio.create_task(agent.serve(places, token))
     stopping = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
-            await agent.depart()
+            await agent.depart(hurried)
             return None
         serving.result()
         return agent.ended

@@ -32,7 +32,13 @@ MOST_EVENTS = 1_000_000
 TRAINING = (Phase.STEADY, Phase.PREPARING)
 """While a change is prepared, steps go on."""
 
-OUTSIDE = events.NodeJoined | events.NodeLost | events.NodeFailed | events.PeopleEvent
+OUTSIDE = (
+    events.NodeJoined
+    | events.NodeLeaving
+    | events.NodeLost
+    | events.NodeFailed
+    | events.PeopleEvent
+)
 USUAL_S = {"start": 1.0, "prepare": 0.05, "switch": 0.05, "exit": 0.2, "step": 1.0}
 """Where the record has none to measure."""
 

@@ -24,6 +24,7 @@ from pliant.core.events import (
     KillRequested,
     NodeFailed,
     NodeJoined,
+    NodeLeaving,
     NodeLost,
     Offered,
     PolicySet,
@@ -93,19 +94,10 @@ def parse(words: list[str]) -> list[Event]:
             return [_about_checkpoint(verb, names[0], options)]
         case "busy":
             return [Busy(replica=name, max_s=float(options["max_s"])) for name in names]
-        case "node":
-            runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
-            devices = int(options["devices"])
-            said = options.get("labels", "")
-            labels = tuple(options_of(said.split(",")).items())
-            return [NodeJoined(node=NodeId(rest[0]), devices=devices, replicas=runs, labels=labels)]
-        case "running":
-            runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
-            return [Running(node=NodeId(rest[0]), replicas=runs)]
-        case "node-lost" | "died":
-            return [_lost(verb, rest)]
-        case "node-failed":
-            return [NodeFailed(node=NodeId(rest[0]), reason=" ".join(rest[1:]))]
+        case "node" | "running" | "node-leaving" | "node-lost" | "node-failed":
+            return [_of_node(verb, NodeId(rest[0]), rest[1:], options)]
+        case "died":
+            return [DiedTogether(replicas=tuple(map(ReplicaId, rest)))]
         case "exit":
             detail = " ".join(rest[2:])
             return [Exited(replica=ReplicaId(rest[0]), kind=ExitKind(rest[1]), detail=detail)]
@@ -115,10 +107,21 @@ def parse(words: list[str]) -> list[Event]:
             return [_request(verb, rest, names, options)]
 
 
-def _lost(verb: str, names: list[str]) -> Event:
-    if verb == "died":
-        return DiedTogether(replicas=tuple(map(ReplicaId, names)))
-    return NodeLost(node=NodeId(names[0]), others=tuple(map(NodeId, names[1:])))
+def _of_node(verb: str, node: NodeId, rest: list[str], options: dict[str, str]) -> Event:
+    runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
+    match verb:
+        case "node":
+            devices, said = int(options["devices"]), options.get("labels", "")
+            labels = tuple(options_of(said.split(",")).items())
+            return NodeJoined(node=node, devices=devices, replicas=runs, labels=labels)
+        case "running":
+            return Running(node=node, replicas=runs)
+        case "node-leaving":
+            return NodeLeaving(node=node, notice_s=float(options["notice_s"]))
+        case "node-lost":
+            return NodeLost(node=node, others=tuple(map(NodeId, rest)))
+        case _:
+            return NodeFailed(node=node, reason=" ".join(rest))
 
 
 def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[str, str]) -> Event:

@@ -29,6 +29,7 @@ from pliant.core.events import (
     Finished,
     KillRequested,
     NodeJoined,
+    NodeLeaving,
     NodeLost,
     Offered,
     PolicySet,
@@ -427,6 +428,11 @@ class AnyOrder(RuleBasedStateMachine):
             self.feed(StopRequested())
         if sure == 1:
             self.feed(SuspendRequested())
+
+    @rule(node=st.sampled_from(["n1", "n2"]), notice_s=st.floats(0, 60), sure=st.integers(0, 3))
+    def node_leaves(self, node: str, notice_s: float, sure: int) -> None:
+        if sure == 0:
+            self.feed(NodeLeaving(node=NodeId(node), notice_s=notice_s))
 
     @rule(sure=st.integers(0, 9))
     def node_is_lost(self, sure: int) -> None:

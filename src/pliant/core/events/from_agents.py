@@ -69,6 +69,14 @@ class NodeFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeaving:
+    """The agent of a node was told to end: what it runs has ``notice_s`` to leave."""
+
+    node: NodeId
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost:
     """A node is gone, and with it every process it ran."""
 
@@ -94,4 +102,4 @@ class DiedTogether:
     replicas: tuple[ReplicaId, ...]
 
 
-AgentEvent = NodeJoined | Running | NodeLost | NodeFailed | Exited | DiedTogether
+AgentEvent = NodeJoined | Running | NodeLeaving | NodeLost | NodeFailed | Exited | DiedTogether

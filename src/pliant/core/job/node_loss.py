@@ -1,4 +1,4 @@
-"""What follows when the agent of a node is not heard any more.
+"""What follows when the agent of a node leaves, or is not heard any more.
 
 Owns whether the job goes on without the node, or waits for it because nothing is left without it.
 Must not know how that was noticed, nor what replicas are started instead.
@@ -6,13 +6,13 @@ Must not know how that was noticed, nor what replicas are started instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from pliant.core.events import ExitKind, NodeFailed
+from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
 from pliant.core.exits import EXIT_FAILED
-from pliant.core.job import apart, lifecycle
-from pliant.core.job.state import Job, ReplicaState, Stage, is_durable
+from pliant.core.job import apart, lifecycle, replicas
+from pliant.core.job.state import Job, ReplicaState, Stage, free_devices, is_durable
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
@@ -56,6 +56,36 @@ def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
     tx.notes.append(f"node {event.node} can start nothing any more: {event.reason}")
     if not any(tx.job.nodes.values()):
         lifecycle.end_job(tx, EXIT_FAILED, event.reason, StageCause.INPUT_REFUSED)
+
+
+def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
+    """Let those leave between two steps that a node runs whose agent was told to end.
+
+    As what the outside reclaims: nobody asks whether the job can spare them, and nothing is started
+    there any more.  One without which nobody would have the state trains on, until it is gone,
+    unless there is room for others to take it over.
+    """
+    job, node = tx.job, event.node
+    if node not in job.nodes or job.stage not in (Stage.STARTING, Stage.RUNNING):
+        return
+    leaving = {replica.node for replica in job.replicas.values() if replica.is_reclaimed}
+    if _is_irreplaceable(job, leaving | {node}):
+        tx.notes.append(f"node {node} leaves; what is left of the run is there, so it trains on")
+        return
+    here = [name for name, replica in job.replicas.items() if replica.node == node]
+    tx.job = replace(job, nodes=job.nodes.put(node, min(job.nodes[node], len(here))))
+    for name in here:
+        replicas.send_away(tx, name, event.notice_s, f"node {node} leaves", is_reclaimed=True)
+
+
+def _is_irreplaceable(job: Job, nodes: Set[NodeId]) -> bool:
+    """Whether all that train are on these nodes, and nobody elsewhere could come instead."""
+    members = frozenset(group.members(job.membership))
+    here = frozenset(name for name, replica in job.replicas.items() if replica.node in nodes)
+    is_held_elsewhere = bool(members - here) and group.dispensable(job.membership, here) == here
+    coming = {r.node for r in job.replicas.values() if r.state in replicas.ON_THE_WAY}
+    room = (free_devices(job).keys() | coming) - nodes
+    return bool(members) and not is_held_elsewhere and not room
 
 
 def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:

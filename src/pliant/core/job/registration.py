@@ -24,6 +24,7 @@ from pliant.core.events import (
     KillRequested,
     NodeFailed,
     NodeJoined,
+    NodeLeaving,
     NodeLost,
     Offered,
     PolicySet,
@@ -157,7 +158,14 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
         case StopRequested(at_once=True):
             stop_at_once(tx)
             return ()
-        case StopRequested() | SuspendRequested() | Offered() | Reclaimed() | NodeFailed():
+        case (
+            StopRequested()
+            | SuspendRequested()
+            | Offered()
+            | Reclaimed()
+            | NodeFailed()
+            | NodeLeaving()
+        ):
             tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case Progressed(replica=name) if name in rejoin.awaited(
             tx.job.membership, tx.job.registered
