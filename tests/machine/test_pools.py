@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +21,9 @@ from pliant.machine.pools import find_pool, served_pools
 from pliant.machine.shared_pools import listen, shared_pool
 
 
-def record(directory: Path, name: str) -> None:
-    values = {"pool": name, "url": "http://h", "pid": os.getpid(), "out": "/o", "started": 1.0}
+def record(directory: Path, name: str, pid: int | None = None) -> None:
+    out = str(directory / name)
+    values = {"pool": name, "url": "http://h", "pid": pid or os.getpid(), "out": out, "started": 1}
     (directory / f"{name}.json").write_text(json.dumps(values))
     (directory / f"{name}.token").write_text("secret\n")
 
@@ -51,6 +55,24 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
     assert refused(None, tmp_path) == ("several pools are running, say which with --pool: a, b")
     assert refused("c", tmp_path) == "no pool named c is running; running: a, b"
     assert find_pool("b", tmp_path).name == "b"
+
+
+def test_a_pool_that_is_killed_while_it_stops_is_waited_for_no_longer(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        record(tmp_path, "default", process.pid)
+        pool, began_s = find_pool(None, tmp_path), time.monotonic()
+
+        def kill() -> None:
+            process.kill()
+            process.wait()
+
+        killing = threading.Timer(0.3, kill)
+        killing.start()
+        pools.wait_for_end(pool)
+        killing.join()
+
+    assert 0.2 < time.monotonic() - began_s < pools.ENDING_S / 2
+    assert refused(None, tmp_path).startswith("no pool is running")
 
 
 @pytest.fixture
