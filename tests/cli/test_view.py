@@ -395,6 +395,27 @@ def test_where_a_job_stands_in_its_pool_is_told_when_it_changes() -> None:
     ]
 
 
+def test_replicas_of_several_hosts_are_shown_with_their_host() -> None:
+    status = board_of(eventful().planned(100).records).as_json() | {"events": []}
+    view, text = plain()
+    view.console.print(job_panel(status))
+    assert " on a" not in text.getvalue()
+
+    first, *others = status["replicas"]
+    status["replicas"] = [first | {"node": "a"}, *(one | {"node": "b"} for one in others)]
+    view.console.print(job_panel(status))
+
+    assert "r1 training on a   r3 training on b" in text.getvalue()
+
+
+def test_a_job_without_agents_says_for_what_it_waits() -> None:
+    view, text = plain()
+    view.record({"kind": "job_started", "job": "gpt"})
+    view.console.print(job_panel(view.board.as_json()))
+
+    assert "waiting for an agent to join" in text.getvalue()
+
+
 def test_a_job_that_waits_for_its_pool_shows_what_it_holds_and_why_it_waits() -> None:
     view, text = plain()
     view.record({"kind": "job_started", "job": "gpt"})

@@ -48,6 +48,16 @@ def test_of_a_host_that_is_fit_nothing_is_to_be_done_but_for_its_clock() -> None
     ]
 
 
+@pytest.mark.parametrize("ahead_s", [-1.9, 0.0, 1.9])
+def test_an_answer_that_tells_its_time_in_seconds_makes_no_clock_wrong(ahead_s: float) -> None:
+    (coordinator,) = FIT.coordinators
+    look = replace(FIT, coordinators=(replace(coordinator, clock_ahead_s=ahead_s),))
+
+    (clock,) = [one for one in findings(look) if one.name == "clock"]
+
+    assert (clock.found, clock.verdict) == ("as the coordinator's, to 2 s", Verdict.OK)
+
+
 @pytest.mark.parametrize(
     ("change", "name", "verdict", "do"),
     [

@@ -492,6 +492,14 @@ JOBS = [
         before=runs("job", "gpt"),
     ),
     Refusal(
+        sentence="no coordinator answers at http://127.0.0.1:1: Connection refused; the job has "
+        "ended, or trains on until one is there again: start it with the same words, or name its "
+        "place in --join",
+        when="a command with `--join` finds nobody at the place",
+        instead="the coordinator's command again; `pliant doctor --join`",
+        proof="tests/cli/test_elsewhere.py::test_nobody_at_the_place_is_one_sentence",
+    ),
+    Refusal(
         sentence="no replica has printed anything yet (looked in run/logs)",
         when="`pliant logs` has nothing to show",
         instead="the command again, later",

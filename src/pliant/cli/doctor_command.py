@@ -180,7 +180,9 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             trust_env=False,
             verify=trust_at(url, tls),
         ) as client:
-            health, status = client.get("/healthz"), client.get("/v1/status")
+            health = client.get("/healthz")
+            ahead_s = _ahead(health.headers.get("date"))
+            status = client.get("/v1/status")
     except ConfigError as error:
         return CoordinatorLook(place=place, obstacle=str(error))
     except httpx.HTTPError as error:
@@ -193,9 +195,7 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             sentence = f"it answers, but no coordinator (status {answer.status_code})"
             return CoordinatorLook(place=place, obstacle=sentence)
     said = "" if token is None else "refused" if status.status_code in FORBIDDEN else "taken"
-    return CoordinatorLook(
-        place=place, answer_s=answer_s, token=said, clock_ahead_s=_ahead(health.headers.get("date"))
-    )
+    return CoordinatorLook(place=place, answer_s=answer_s, token=said, clock_ahead_s=ahead_s)
 
 
 def _ahead(date: str | None) -> float | None:

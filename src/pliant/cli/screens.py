@@ -232,7 +232,9 @@ def _figures(status: dict[str, Any], metrics: dict[str, Any]) -> RenderableType:
     for name, value in _numbers(status, metrics):
         text.append(f"{name} ", style="dim").append(f"{value}   ")
     if not text:
-        text.append("waiting for the first step", style="dim")
+        is_alone = status["state"] == "starting" and not (status["replicas"] or status["decision"])
+        whom = "an agent to join" if is_alone and status["pool"] is None else "the first step"
+        text.append(f"waiting for {whom}", style="dim")
     return text
 
 
@@ -247,10 +249,14 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
     if (workers := status.get("workers_per_replica") or 1) > 1:
         text.append(f", of {workers} workers each", style="dim")
     text.append("   ")
+    has_hosts = len({str(replica.get("node")) for replica in status["replicas"]}) > 1
     for replica in status["replicas"]:
         state = replica["state"]
         text.append(replica["name"], style="bold")
-        text.append(f" {state}   ", style=STATE_STYLE.get(state, ""))
+        text.append(f" {state}", style=STATE_STYLE.get(state, ""))
+        if has_hosts and replica.get("node"):
+            text.append(f" on {replica['node']}", style="dim")
+        text.append("   ")
     return text
 
 

@@ -20,6 +20,8 @@ LEAST_SHM_BYTES = 64 << 20
 
 LEAST_DISK_BYTES = 1 << 30
 CLOCK_APART_S = 60.0
+CLOCK_TOLD_S = 2.0
+"""An answer tells its time in whole seconds, and takes a while; less than this may be nothing."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  the name of a line
 
@@ -151,6 +153,8 @@ def _clock(look: HostLook) -> Finding:
     ahead_s = told[0]
     word = "ahead of" if ahead_s > 0 else "behind"
     found = f"{abs(ahead_s):.0f} s {word} the coordinator's"
+    if abs(ahead_s) <= CLOCK_TOLD_S:
+        found = f"as the coordinator's, to {CLOCK_TOLD_S:g} s"
     do = "start NTP; training does not mind, but times in logs will not fit together"
     return _line("clock", found, do if abs(ahead_s) > CLOCK_APART_S else "", bad=Verdict.CAUTION)
 

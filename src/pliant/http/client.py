@@ -107,8 +107,11 @@ class Caller:
         try:
             response = self._http.request(method, path, content=content, timeout=timeout_s)
         except httpx.HTTPError as error:
-            fault = fault_of_tls(error, self._served.url, self._served.tls) or _said(error)
-            raise ConfigError(f"{who} does not answer at {self._served.url}: {fault}") from None
+            tls_fault = fault_of_tls(error, self._served.url, self._served.tls)
+            said = f"{who} does not answer at {self._served.url}: {tls_fault or _said(error)}"
+            if isinstance(self._served, DistantJob) and tls_fault is None:
+                said = _unanswered(self._served, error)
+            raise ConfigError(said) from None
         if response.is_success:
             return response
         if response.status_code == NO_TOKEN and isinstance(self._served, DistantJob):
@@ -185,6 +188,14 @@ def refusal(response: httpx.Response, kind: str) -> str:
 def _said(error: httpx.HTTPError) -> str:
     """Say what went wrong, as the system calls it where it was the system that refused."""
     return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+
+
+def _unanswered(job: DistantJob, error: httpx.HTTPError) -> str:
+    """Say that nobody coordinates at a place: what becomes of the job is not known there."""
+    return (
+        f"no coordinator answers at {job.url}: {_said(error)}; the job has ended, or trains on "
+        "until one is there again: start it with the same words, or name its place in --join"
+    )
 
 
 def _json(response: httpx.Response) -> object:
