@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from pliant.core.events import NodeJoined, PolicySet, Prepared, Registered, Scaled, Spare
 from pliant.core.job import controller
-from pliant.core.job.state import Job, JobSettings
+from pliant.core.job.apart import found
+from pliant.core.job.sizing import view
+from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
+from pliant.core.table import Table
 from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
 
 GIVEN = JobSettings(policy=Policy(max_replicas=4))
@@ -106,3 +113,22 @@ def test_what_was_set_decides_which_wishes_are_possible() -> None:
 
     assert ready.declined is not None
     assert ready.declined.reason == "3 replicas would be above maxReplicas=2"
+
+
+@pytest.mark.parametrize(("offered", "devices"), [(None, 3), (2, 2)])
+def test_a_device_taken_back_where_nobody_is_reached_is_missed_once(
+    offered: int | None, devices: int
+) -> None:
+    """The policy takes off what is taken back, and the outside has where it says what there is."""
+    job = begun(GIVEN, after_setting(SET))
+    one, two, three = (NodeId(f"n{number}") for number in (1, 2, 3))
+    gone = Replica(node=two, state=ReplicaState.ENDING, is_reclaimed=True)
+    job = replace(
+        job,
+        nodes=Table({one: 1, two: 1, three: 1}),
+        replicas=Table({ReplicaId("r1"): Replica(node=one), ReplicaId("r2"): gone}),
+        apart=found(Table(), [(one, two)], now_s=9.0),
+        offered=offered,
+    )
+
+    assert (view(job).devices, view(job).apart) == (devices, 3 - devices)

@@ -8,24 +8,25 @@ not know how the membership gets there.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
-from pliant.core.job import lifecycle, replicas, restoring
+from pliant.core.job import apart, lifecycle, replicas, restoring
 from pliant.core.job.last_step import is_done
 from pliant.core.job.state import (
     Job,
     ReplicaState,
     Stage,
     age,
+    company,
     is_durable,
     is_kept,
     live,
     spares,
     trainers,
-    usable_devices,
 )
 from pliant.core.job.transaction import Transaction, deterministic_failure, is_spent, recent_losses
 from pliant.core.job.transitions import StageCause
@@ -36,7 +37,7 @@ from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import Decision, Policy, PolicyView, consider, require_slots
 from pliant.core.sites import PlacementRule, next_leaver
-from pliant.core.values import ReplicaId
+from pliant.core.values import NodeId, ReplicaId
 
 LOOK_STEPS = 100
 """Committed steps between two looks at what each replica adds, where the policy asks for that."""
@@ -131,7 +132,7 @@ def view(job: Job) -> PolicyView:
     reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
     leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
     taken = sum(replica.is_reclaimed for replica in leavers)
-    devices = sum(usable_devices(job).values())
+    devices = sum(_usable_devices(job).values())
     return PolicyView(
         num_replicas=max(0, len(live(job)) - spares),
         leaving=len(leavers) - taken,
@@ -147,6 +148,25 @@ def view(job: Job) -> PolicyView:
         pace=job.pace,
         costs=job.costs,
     )
+
+
+def _usable_devices(job: Job) -> dict[NodeId, int]:
+    """Return the devices of each node that count: those apart have what is on them.
+
+    And one more once it is time to try whether they are reached again.  What is taken back there
+    counts as well, for the policy takes it off.
+    """
+    usable = dict(job.nodes)
+    if not job.apart:
+        return usable
+    others, here = company(job), Counter(job.replicas[name].node for name in live(job))
+    taken = Counter(replica.node for replica in job.replicas.values() if replica.is_reclaimed)
+    for node, devices in job.nodes.items():
+        again_s = apart.again_at_s(job.apart, node, others)
+        if again_s is not None:
+            room = max(here[node], int(again_s == apart.DUE))
+            usable[node] = min(devices, room + (taken[node] if job.offered is None else 0))
+    return usable
 
 
 def set_policy(tx: Transaction, event: PolicySet) -> None:

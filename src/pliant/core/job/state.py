@@ -6,14 +6,12 @@ restart budget is left.  Decides nothing; ``controller`` does.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
-from pliant.core.job import apart
 from pliant.core.job.apart import Apartness
 from pliant.core.job.slowness import Slowness
 from pliant.core.membership import state as group
@@ -334,22 +332,6 @@ def free_devices(job: Job) -> dict[NodeId, int]:
         if replica.node in free:
             free[replica.node] -= 1
     return {node: count for node, count in free.items() if count > 0}
-
-
-def usable_devices(job: Job) -> dict[NodeId, int]:
-    """Return the devices of each node that count: those apart have what is on them.
-
-    And one more once it is time to try whether they are reached again.
-    """
-    if not job.apart:
-        return dict(job.nodes)
-    others, here = company(job), Counter(job.replicas[name].node for name in live(job))
-    usable = dict(job.nodes)
-    for node, devices in job.nodes.items():
-        again_s = apart.again_at_s(job.apart, node, others)
-        if again_s is not None:
-            usable[node] = min(devices, max(here[node], int(again_s == apart.DUE)))
-    return usable
 
 
 def company(job: Job) -> frozenset[NodeId]:
