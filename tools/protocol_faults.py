@@ -11,6 +11,20 @@ _HANDLERS, _LAST_STEP = "job/handlers.py", "job/last_step.py"
 
 PROTOCOL_FAULTS = [
     Fault(
+        rule="R20",
+        what="a checkpoint does not tell that its steps were committed",
+        path=_WORKERS,
+        old="return changed(state, committed=max(state.committed, event.committed)), ()",
+        new="return state, ()",
+    ),
+    Fault(
+        rule="R20",
+        what="a checkpoint of another history tells of the steps of this one",
+        path=_WORKERS,
+        old="events.Saved() if event.lineage == state.lineage:",
+        new="events.Saved():",
+    ),
+    Fault(
         rule="R4",
         what="the roll call has no deadline",
         path="job/controller.py",

@@ -218,6 +218,17 @@ def test_signs_of_life_are_never_stale() -> None:
             assert hear(state, *signs(C)).stale == state.stale, phase
 
 
+def test_a_checkpoint_tells_that_its_steps_were_committed_in_its_own_history() -> None:
+    asked = PublishAsked(replica=A, lineage=Lineage(1), committed=3, checkpoint="3/1")
+    saved = Saved(replica=A, lineage=Lineage(1), committed=3, checkpoint="3/1")
+
+    for event in (asked, saved):
+        state = in_phase(Phase.STEADY)
+        assert hear(state, event).committed == 3
+        assert hear(state, event, replace(event, committed=2)).committed == 3
+        assert hear(state, replace(event, lineage=Lineage(2))).committed == state.committed
+
+
 def test_an_attempt_that_is_late_or_not_wanted_or_fails_leads_back_to_rest() -> None:
     first = planned(in_phase(Phase.EMPTY), join=[A, B])
     later = in_phase(Phase.PREPARING)

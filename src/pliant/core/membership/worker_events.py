@@ -63,6 +63,8 @@ def _heard(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outc
             return _on_busy(state, event, moment)
         case events.Finished():
             return _on_finished(state, event)
+        case events.PublishAsked() | events.Saved() if event.lineage == state.lineage:
+            return changed(state, committed=max(state.committed, event.committed)), ()
         case events.Registered() | events.Unrestorable() | events.PublishAsked() | events.Saved():
             return state, ()  # a sign of life; what else it means is for the controller
         case _:
