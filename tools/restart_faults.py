@@ -245,6 +245,13 @@ RESTART_FAULTS = [
     ),
     Fault(
         rule="R20",
+        what="who may publish after the wait for others is over is not waited for",
+        path="job/handlers.py",
+        old="start_by_s=max(tx.job.start_by_s, wait_s))\n    else:",
+        new="start_by_s=tx.job.start_by_s)\n    else:",
+    ),
+    Fault(
+        rule="R20",
         what="a total loss ends a job that has checkpoints",
         path="job/sizing.py",
         old="    if found is None and not tx.job.has_checkpoints:\n",

@@ -103,6 +103,9 @@ _UNNOTICED = "a simulated process does not end unnoticed"
 _STARTED_ANEW = "no simulated node is started anew, or loses an order"
 
 NOT_SAID_BY_SIMULATED = {
+    "a_checkpoint_is_asked_for_when_nobody_waits_any_more": {
+        "spare r3 keeps=checkpoints sees=step-5@5/1": _AGAIN,
+    },
     "a_drained_leader_has_made_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
     "a_joiner_falls_through_finished_calls": {"spare r3 calls=1": _AGAIN},
     "a_joiner_is_late_for_a_call": dict.fromkeys(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pliant.core.events import NodeJoined, Saved, Spare
+from pliant.core.events import NodeJoined, PublishAsked, Saved, Spare
 from pliant.core.job import controller
-from pliant.core.job.handlers import difference
+from pliant.core.job.handlers import difference, on_worker_event
 from pliant.core.job.state import Job, JobSettings
+from pliant.core.job.transaction import Transaction
+from pliant.core.membership.transitions import Phase
 from pliant.core.values import Lineage, NodeId, ReplicaId
 
 SETTINGS = JobSettings()
@@ -33,6 +37,22 @@ def test_what_another_history_has_saved_does_not_count() -> None:
     job = after_saving(0)
 
     assert (job.saved, job.has_checkpoints) == ((), False)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_who_may_publish_what_is_lost_is_waited_for_however_late_it_asks(phase: Phase) -> None:
+    asked = PublishAsked(replica=ReplicaId("r1"), lineage=Lineage(1), committed=4, checkpoint="4/1")
+    job = after_saving(0)
+    began_s = job.start_by_s
+    membership = replace(job.membership, phase=phase)
+    late_s = began_s + 100.0
+
+    tx = Transaction(job=replace(job, membership=membership), now_s=late_s, settings=SETTINGS)
+    on_worker_event(tx, asked)
+
+    wait_s = late_s + SETTINGS.start_wait_s
+    assert tx.job.start_by_s == (wait_s if phase is Phase.LOST else began_s)
+    assert tx.job.publishers == {"r1"}
 
 
 def spare(layout: str) -> Spare:

@@ -31,6 +31,7 @@ from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin, silence, worker_events
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
+from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
 from pliant.core.values import CHECKPOINT_PLACE, ReplicaId
@@ -168,6 +169,9 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
         tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
         tx.job = replace(tx.job, may_have_checkpoints=True)  # if its Saved is never heard
         tx.job = replace(tx.job, publishers=tx.job.publishers | {event.replica})
+        if tx.job.membership.phase is Phase.LOST:  # it has been waited for; now it is near
+            wait_s = tx.now_s + tx.settings.start_wait_s
+            tx.job = replace(tx.job, start_by_s=max(tx.job.start_by_s, wait_s))
     else:
         tx.count_stale()
 
