@@ -245,6 +245,13 @@ RESTART_FAULTS = [
     ),
     Fault(
         rule="R20",
+        what="what a spare says again on a new connection counts as its look",
+        path="job/registration.py",
+        old="        outdated=job.outdated | job.looking.intersection(event.replicas),\n",
+        new="",
+    ),
+    Fault(
+        rule="R20",
         what="who may publish after the wait for others is over is not waited for",
         path="job/handlers.py",
         old="start_by_s=max(tx.job.start_by_s, wait_s))\n    else:",

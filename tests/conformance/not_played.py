@@ -35,6 +35,9 @@ NOT_SAID_BY_AGENTS = {
         "node n1 devices=1 runs=r1,r2": "an agent counts its devices once in its life",
     },
     "a_node_is_lost": {"switched 2 r2 step=3": "its node is lost; live it is on its way then"},
+    "a_spare_that_is_to_look_says_again_what_it_saw": {
+        "node n2 devices=1 runs=r2": "its connection has not broken here",
+    },
     "a_start_is_lost_and_then_not_wanted": {"+ exit r2 unknown": _TOO_OFTEN},
     "a_start_is_lost_and_then_the_last_step_is_done": dict.fromkeys(
         ["running n2", "exit r3 unknown"], "the order to start r3, said again, has arrived here"
@@ -121,6 +124,10 @@ NOT_SAID_BY_SIMULATED = {
     "a_replica_is_killed_twice_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
     "a_member_is_lost_beside_a_joiner_as_the_last_step_is_done": {"exit r3 left": _LEFT},
     "a_silent_member_is_ended": {"switched 1 r3": "said twice: a simulated process is not stopped"},
+    "a_spare_that_is_to_look_says_again_what_it_saw": {
+        "spare r2 keeps=checkpoints": _AGAIN,
+        "spare r2 keeps=checkpoints sees=step-8@8/1": _AGAIN,
+    },
     "a_start_is_lost_and_then_not_wanted": {"exit r2 unknown": _STARTED_ANEW},
     "a_start_is_lost_and_then_the_last_step_is_done": {"exit r3 unknown": _STARTED_ANEW},
     "all_are_killed_after_the_last_step": dict.fromkeys(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pliant.core.events import NodeJoined, Prepared, PublishAsked, Spare, Switched, Ticked
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Stage, is_durable
@@ -40,6 +42,17 @@ def test_a_coordinator_that_slept_through_its_roll_call_goes_on_with_it() -> Non
     assert slept.stage is Stage.RECOVERING
     assert R1 in slept.replicas
     assert slept.register_by_s == 1000.0 + SETTINGS.timeouts.heartbeat_s / 5
+
+
+def test_what_was_said_before_a_look_is_no_answer_on_a_new_connection() -> None:
+    job, r2 = taken_over(), ReplicaId("r2")
+    job = replace(job, stage=Stage.RUNNING, looking=frozenset({R1, r2}), outdated=frozenset({r2}))
+
+    again = NodeJoined(node=NODE, devices=1, replicas=(R1,))
+    job, _ = controller.step(job, again, now_s=11.0, settings=SETTINGS)
+
+    assert job.outdated == {R1, r2}
+    assert job.looking == {R1, r2}
 
 
 def test_who_was_allowed_to_publish_may_have_left_a_checkpoint() -> None:
