@@ -142,8 +142,8 @@ RESTART_FAULTS = [
         rule="R4",
         what="what is said after the registration is not kept",
         path="job/registration.py",
-        old="        case _ if isinstance(event, Saved) or event.replica in tx.job.registered:\n",
-        new="        case _ if isinstance(event, Saved):\n",
+        old="    if isinstance(event, Saved) or event.replica in tx.job.registered:\n",
+        new="    if isinstance(event, Saved):\n",
     ),
     Fault(
         rule="R4",
@@ -242,6 +242,20 @@ RESTART_FAULTS = [
         path="job/handlers.py",
         old="may_have_checkpoints=True)  # if",
         new="has_checkpoints=tx.job.has_checkpoints)  # if",
+    ),
+    Fault(
+        rule="R9",
+        what="a registration does not tell that the last step is done",
+        path="job/registration.py",
+        old="    if event.finished:\n        hear_finished(tx, event)\n",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="who has registered finishes unrecorded until all have registered",
+        path="job/registration.py",
+        old="    if isinstance(event, Finished):\n        hear_finished(tx, event)\n",
+        new="",
     ),
     Fault(
         rule="R20",

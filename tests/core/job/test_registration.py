@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.events import NodeJoined, Prepared, PublishAsked, Spare, Switched, Ticked
+from pliant.core.events import (
+    Finished,
+    NodeJoined,
+    Prepared,
+    PublishAsked,
+    Registered,
+    Spare,
+    Switched,
+    Ticked,
+)
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Stage, is_durable
-from pliant.core.values import Generation, Lineage, NodeId, Register, ReplicaId
+from pliant.core.values import (
+    Generation,
+    Incarnation,
+    Lineage,
+    NodeId,
+    Order,
+    Register,
+    ReplicaId,
+    Seat,
+)
 
 SETTINGS = JobSettings()
 NODE = NodeId("n1")
@@ -42,6 +60,46 @@ def test_a_coordinator_that_slept_through_its_roll_call_goes_on_with_it() -> Non
     assert slept.stage is Stage.RECOVERING
     assert R1 in slept.replicas
     assert slept.register_by_s == 1000.0 + SETTINGS.timeouts.heartbeat_s / 5
+
+
+def test_that_somebody_has_finished_is_recorded_before_all_have_registered() -> None:
+    second = Incarnation(2)
+    said = Registered(
+        replica=R1,
+        asked_by=second,
+        lineage=Lineage(1),
+        committed=9,
+        calls=0,
+        has_state=True,
+        current=Generation(1),
+        prepared=Generation(0),
+        ordered=Generation(0),
+        broken=False,
+        leaving=False,
+        finished=True,
+        spare=None,
+    )
+    finished = Finished(replica=R1, committed=9, lineage=Lineage(1))
+    job = taken_over()
+    waiting = replace(job.membership, recorded=two_members(job))
+    job = replace(job, membership=waiting)
+
+    before = replace(said, finished=False)
+    registered, _ = controller.step(job, before, now_s=11.0, settings=SETTINGS)
+    assert registered.last_step is None
+    for known, event in ((job, said), (registered, finished), (job, finished)):
+        after, ready = controller.step(known, event, now_s=11.0, settings=SETTINGS)
+        assert after.stage is Stage.RECOVERING
+        assert ready.register is not None
+        assert ready.register.last_step == (1, 9)
+
+
+def two_members(job: Job) -> Order:
+    """Return the recorded order with one more, who is not heard."""
+    order = job.membership.recorded
+    assert order is not None
+    other = Seat(replica=ReplicaId("r2"), endpoint="r2:1")
+    return replace(order, members=(*order.members, other))
 
 
 def test_what_was_said_before_a_look_is_no_answer_on_a_new_connection() -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.events import Finished
+from pliant.core.events import Finished, Registered
 from pliant.core.job.state import Job
 from pliant.core.job.transaction import Transaction
 from pliant.core.membership.transitions import Phase
 
 
-def hear_finished(tx: Transaction, event: Finished) -> None:
+def hear_finished(tx: Transaction, event: Finished | Registered) -> None:
     """Take note that the last step is done, whoever says it, also one that is lost or released.
 
     All had voted for that step, so whoever is left has it or its result.

@@ -177,18 +177,22 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             tx.job = replace(tx.job, register_by_s=by_s)
         case Ticked() | Progressed() | DiedTogether():
             pass
-        case _ if isinstance(event, Saved) or event.replica in tx.job.registered:
-            tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case _:
-            _hear_unregistered(tx, event)
+            _hear_worker(tx, event)
     return _conclude(tx)
 
 
-def _hear_unregistered(tx: Transaction, event: WorkerEvent) -> None:
-    """What it says is contained in its registration; but who has finished may be gone by now."""
+def _hear_worker(tx: Transaction, event: WorkerEvent) -> None:
+    """Keep what is said after a registration; what is said before is contained in it.
+
+    That somebody has finished counts at once: who says so may be gone soon, and this coordinator.
+    """
     if isinstance(event, Finished):
         hear_finished(tx, event)
-    tx.count_stale()
+    if isinstance(event, Saved) or event.replica in tx.job.registered:
+        tx.job = replace(tx.job, kept=(*tx.job.kept, event))
+    else:
+        tx.count_stale()
 
 
 def _register(tx: Transaction, event: Registered) -> None:
@@ -197,6 +201,8 @@ def _register(tx: Transaction, event: Registered) -> None:
         tx.count_stale()
         return
     tx.job = replace(job, registered=job.registered.put(event.replica, event))
+    if event.finished:
+        hear_finished(tx, event)
     drop_publisher(tx, event)
 
 
