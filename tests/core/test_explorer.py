@@ -13,7 +13,7 @@ import sys
 import pytest
 from tests.core.explorer.cases import Case, prepare, run
 from tests.core.explorer.search import explore
-from tests.core.explorer.walk import walk_many
+from tests.core.explorer.walk import SLEEPERS, walk_many
 from tests.core.explorer.world import Faults
 
 from pliant.core.events import (
@@ -140,9 +140,70 @@ DEFAULT = {
     "a kill, and a coordinator that dies holding": Case(
         members=1, devices=1, saves=1, faults=Faults(kills=1, restarts=1), is_prompt=True
     ),
+    "a hang that ends": Case(
+        devices=2, steps=1, faults=Faults(hangs=1, wakes=1, waits=4), is_prompt=True
+    ),
+    "a join, and a machine that sleeps and wakes": Case(
+        members=1, devices=1, others=(1,), steps=1, wishes=(GROW,),
+        faults=Faults(sleeps=1, wakes=1, waits=4), is_prompt=True,
+    ),
+    "a worker that hangs and goes on": Case(
+        devices=2, steps=1, faults=Faults(stalls=1, wakes=1, waits=4), is_prompt=True
+    ),
+    "nodes that reach each other again": Case(
+        devices=1, others=(1,), max_replicas=2, steps=1,
+        faults=Faults(severs=1, mends=1, waits=4), is_prompt=True,
+    ),
+    "a coordinator that sleeps": Case(devices=2, steps=1, faults=Faults(naps=1), is_prompt=True),
 }  # fmt: skip
 
 SOAK = {
+    "a leaver, and a hang that ends": Case(
+        devices=2, wishes=(DRAIN,), faults=Faults(hangs=1, wakes=1, waits=4), is_prompt=True
+    ),
+    "a hang that ends, and a coordinator that dies": Case(
+        devices=2, steps=1, faults=Faults(hangs=1, wakes=1, waits=4, restarts=1), is_prompt=True
+    ),
+    "a hang that ends while the members hold": Case(
+        devices=2, min_replicas=2, steps=1, faults=Faults(kills=1, hangs=1, wakes=1, waits=4),
+        is_prompt=True,
+    ),
+    "a hang that ends, a join and a next call": Case(
+        members=1, devices=2, steps=2, call_ends=(1,), wishes=(GROW,),
+        faults=Faults(hangs=1, wakes=1, waits=4), is_prompt=True,
+    ),
+    "a stop, and a hang that ends": Case(
+        devices=2, wishes=(StopRequested(),), may_stop=True,
+        faults=Faults(hangs=1, wakes=1, waits=4), is_prompt=True,
+    ),
+    "a machine that sleeps and wakes, and a kill": Case(
+        devices=1, others=(2,), steps=1, faults=Faults(sleeps=1, kills=1, wakes=1, waits=4),
+        is_prompt=True,
+    ),
+    "a machine that sleeps and wakes, a checkpoint and a kill": Case(
+        members=1, devices=2, saves=1, faults=Faults(sleeps=1, kills=1, wakes=1, waits=5),
+        is_prompt=True,
+    ),
+    "a machine that sleeps and wakes, and two coordinators": Case(
+        devices=1, others=(1,), steps=1, faults=Faults(sleeps=1, overlaps=1, wakes=1, waits=4),
+        is_prompt=True,
+    ),
+    "a machine that sleeps and wakes, a join and a coordinator that dies in the middle": Case(
+        members=1, devices=1, others=(1,), steps=1, wishes=(GROW,),
+        faults=Faults(sleeps=1, crashes=1, wakes=1, waits=4), is_prompt=True,
+    ),
+    "three nodes of which two reach each other again": Case(
+        devices=1, others=(1, 1), members=3, steps=1, faults=Faults(severs=1, mends=1, waits=5),
+        is_prompt=True,
+    ),
+    "nodes that reach each other again, of which both are needed": Case(
+        devices=1, others=(1,), min_replicas=2, max_replicas=2, steps=1,
+        faults=Faults(severs=1, mends=1, waits=6), is_prompt=True,
+    ),
+    "a coordinator that sleeps, a join and a kill": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(naps=1, kills=1),
+        is_prompt=True,
+    ),
     "a slow replica whose place a spare takes": Case(
         devices=3, spares=1, steps=1, replaces_slow=True, faults=Faults(slows=1, ticks=2),
         is_prompt=True,
@@ -314,6 +375,25 @@ def test_a_walk_through_a_world_in_which_anything_happens_ends_in_time() -> None
 def test_other_walks_end_in_time_too() -> None:
     first = int(os.environ.get("SEED") or random.randrange(1_000_000_000))
     walks = walk_many(range(first, first + int(os.environ.get("CASES") or 20_000)))
+    sys.stdout.write(f"{walks}\n")
+
+    assert not walks.violation, f"{walks}"
+
+
+def test_a_walk_in_which_what_stops_goes_on_ends_in_time() -> None:
+    walks = walk_many(range(20), most_of=SLEEPERS)
+    sys.stdout.write(f"{walks}\n")
+
+    assert not walks.violation, f"{walks}"
+    assert walks.faults > 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_other_walks_in_which_what_stops_goes_on_end_in_time_too() -> None:
+    first = int(os.environ.get("SEED") or random.randrange(1_000_000_000))
+    seeds = range(first, first + int(os.environ.get("CASES") or 20_000))
+    walks = walk_many(seeds, most_of=SLEEPERS)
     sys.stdout.write(f"{walks}\n")
 
     assert not walks.violation, f"{walks}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.explorer.checks import check_restored
 from tests.core.explorer.process import Post, Process
-from tests.core.explorer.universe import Universe, tell
+from tests.core.explorer.universe import Universe, recorded, tell
 from tests.core.explorer.workers import entered
 from tests.core.explorer.world import World, change, posted, process_of
 
@@ -38,7 +38,8 @@ def load(universe: Universe, world: World, process: Process) -> World:
         gone = (*process.abandoned, int(order.generation))
         world = change(world, process.name, phase="broken", abandoned=gone)
         return tell(universe, world, process.name, event)
-    check_restored(world, name)
+    if resolution.restore.lineage == recorded(universe, world).lineage:
+        check_restored(world, name)  # else it wakes late, and nobody goes on from what it loads
     moved = universe.apply(process, protocol.received, resolution)
     world = change(world, process.name, member=moved)
     post: Post = (order.generation, "send", 0, None)

@@ -5,8 +5,9 @@ Every one raises ``Violation``.  Knows nothing of what can happen next.
 
 from __future__ import annotations
 
+from tests.core.explorer.process import Process
 from tests.core.explorer.universe import Universe, count_committed, history_of, holders_of, recorded
-from tests.core.explorer.world import Violation, World, find, running_on
+from tests.core.explorer.world import Violation, World, find, is_mute, running_on
 
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
@@ -16,6 +17,9 @@ from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, Order, Register, ReplicaId
+
+APART = "its node does not reach the others"
+"""Why one is ended whose node could not reach another a while ago."""
 
 
 def check_register(before: Register, after: Register) -> None:
@@ -35,7 +39,9 @@ def check_register(before: Register, after: Register) -> None:
 
 def check_start(universe: Universe, world: World, name: ReplicaId, node: int) -> None:
     devices = universe.nodes[node]
-    left = {one for one, _ in world.finished} - world.left_behind  # of a leaver it may not know yet
+    left = {one for one, there in world.finished if world.nodes[there].acts} - world.passed_by
+    left -= world.left_behind  # of a leaver it may not know yet
+    left -= world.given_up  # it was lost, and has come to its end since
     if left:
         raise Violation(f"{name} started although {min(left)} has finished and left")
     lineage, count, heard_at = world.heard_end
@@ -58,26 +64,37 @@ def check_end(universe: Universe, world: World, code: int) -> None:
         raise Violation(f"the job ends well after {count} steps")
     if code == 4 and holders and not world.late:
         raise Violation(f"the job ends for want of state, which {holders} hold")
-    whole = [found.name for found in world.storage if found.name not in world.damaged]
+    missing = world.damaged | world.unawaited
+    whole = [found.name for found in world.storage if found.name not in missing]
     if code == 4 and whole:
         raise Violation(f"the job ends for want of state, which is in {whole}")
     if code == 4 and not count:
         raise Violation("the job ends for want of state before a step was made")
-    is_led, minimum = world.leader in world.ended_well, universe.min_replicas
-    if code == 0 and not is_led:
+    if code == 0 and world.leader not in world.ended_well:
         raise Violation(f"the job ends well, and the script of {world.leader} was not at its end")
-    outcome, told = recorded(universe, world).outcome, {name for name, _ in world.finished}
-    if code == 1 and outcome is not None and outcome.leader not in {None, *told}:
-        return  # nobody can tell how the leader's script has ended
-    if code == 1 and world.late:
-        return  # as for scripts that do not come to ``steps()``: alike, and in time
-    if code in (1, 2) and any(node.is_cut for node in world.nodes):
-        return  # the devices that are left are too few
-    there = [number for number, node in enumerate(world.nodes) if node.is_connected]
-    if code == 2 and world.late and sum(map(universe.nodes.__getitem__, there)) < minimum:
-        return  # the time that a job waits for nodes has passed, and too few are there
-    if code not in (0, 4) and not (code == 3 and universe.may_stop):
+    is_asked = code == 3 and universe.may_stop
+    if not (code in (0, 4) or is_asked or _may_fail(universe, world, code)):
         raise Violation(f"the job ends with code {code}")
+
+
+def _may_fail(universe: Universe, world: World, code: int) -> bool:
+    """Whether a job may end like this though nobody has asked for it and its state is not lost.
+
+    So it is where nobody can tell how the leader's script has ended, or that was recorded of one
+    that took too long; where the devices that are left, or not taken back, are too few; and where
+    those that were late count as scripts that do not come to ``steps()``.
+    """
+    outcome, told = recorded(universe, world).outcome, {name for name, _ in world.finished}
+    is_untold = outcome is not None and outcome.leader not in {None, *told}
+    if code == 1 and (is_untold or world.is_cut_short or world.late):
+        return True
+    minimum = universe.min_replicas
+    is_short = universe.devices - universe.reclaims < minimum
+    if code in (1, 2) and (is_short or any(n.is_cut or not n.acts for n in world.nodes)):
+        return True
+    # The time that a job waits for nodes has passed, and too few are there.
+    there = [number for number, node in enumerate(world.nodes) if node.is_heard]
+    return code == 2 and world.late and sum(map(universe.nodes.__getitem__, there)) < minimum
 
 
 def check_publish(universe: Universe, world: World, command: Publish) -> None:
@@ -108,9 +125,13 @@ def check_order(
         raise Violation(f"generation {order.generation} trains with {size} members")
 
 
-def check_expected(universe: Universe, world: World, name: ReplicaId, verb: str) -> None:
+def check_expected(
+    universe: Universe, world: World, name: ReplicaId, verb: str, reason: str = ""
+) -> None:
     process = find(world, name)
-    if process is None or not process.alive or process.hung or world.late or world.severed:
+    if process is None or not process.alive or is_mute(world, process) or world.late:
+        return
+    if process.stalled or _may_be_apart(universe, world, process, reason):
         return
     mine = universe.members[process.member]
     if mine.has_state and mine.lineage < recorded(universe, world).lineage:
@@ -118,6 +139,19 @@ def check_expected(universe: Universe, world: World, name: ReplicaId, verb: str)
     is_over = count_committed(universe, world) >= universe.steps or process.stop_seen
     if name not in world.expected | world.given_up and not is_over:
         raise Violation(f"the healthy replica {name} is {verb}")
+
+
+def _may_be_apart(universe: Universe, world: World, process: Process, reason: str) -> bool:
+    """Whether its node does not reach another, or did not when what is said of it was true.
+
+    Who was started since the link was mended may be sent away only as long as the coordinator
+    remembers that it was not, and does not try it.
+    """
+    if process.name in world.parted or any(process.node in pair for pair in world.severed):
+        return True
+    job: Job = universe.states[world.coordinator]
+    node = universe.node_name(process.node)
+    return reason == APART and any(node in pair for pair in job.apart)
 
 
 def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
@@ -157,7 +191,7 @@ def record_commit(universe: Universe, world: World, mine: Member) -> World:
 
 def check_restored(world: World, checkpoint: str) -> None:
     there = {found.name for found in world.storage}
-    if checkpoint == NO_CHECKPOINT and there:
+    if checkpoint == NO_CHECKPOINT and there - world.unawaited:
         raise Violation(f"the run begins again at step 0, though {min(there)} was published")
     if checkpoint != NO_CHECKPOINT and checkpoint not in there:
         raise Violation(f"{checkpoint} is restored and was never published")

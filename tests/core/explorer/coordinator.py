@@ -27,6 +27,8 @@ from tests.core.explorer.world import (
     World,
     change,
     find,
+    is_frozen,
+    is_mute,
     left_on,
     node_of,
     running_on,
@@ -59,12 +61,17 @@ from pliant.core.events import (
     Running,
     Ticked,
 )
+from pliant.core.exits import EXIT_FAILED
+from pliant.core.job.state import Job, ReplicaState, Stage
 from pliant.core.membership.member_value import Member
 from pliant.core.values import Incarnation, NodeId, Register, ReplicaId
 
 NODE_GRACE_S = 10
 """How long a node may be without a connection, as in ``coordinator.nodes``; its agent looks for a
 coordinator just as long."""
+
+NAP_S = 30
+"""How long a coordinator is stopped: longer than anyone may be silent."""
 
 LIST_S = 3
 """Between two lists of what an agent runs, as in ``agent.agent``."""
@@ -127,14 +134,22 @@ def end_old(universe: Universe, world: World) -> World:
     """The older coordinator ends; whoever was with it comes to the newest."""
     world = world._replace(old=-1)
     for number, node in enumerate(world.nodes):
-        if node.follows_old:
+        if node.follows_old and node.acts:
             world = join(universe, world, number)
+        elif node.follows_old:
+            lost = {"is_connected": False, "away_since": world.now}
+            world = with_node(world, number, follows_old=False, **lost)
     return world
 
 
 def write_register(universe: Universe, world: World, register: Register) -> World:
     if world.register >= 0:
         check_register(recorded(universe, world), register)
+    end = register.outcome
+    if end is not None and end.exit_code == EXIT_FAILED and end.leader is not None:
+        is_told = end.leader in world.ended_well - world.passed_by
+        is_cut = world.is_cut_short or not is_told
+        world = world._replace(is_cut_short=is_cut)
     return world._replace(
         register=universe.registers.put(register),
         left_behind=world.left_behind.union(register.leavers),
@@ -232,7 +247,9 @@ def order_end(
     # Whoever comes in its place looks which checkpoints there are by then.
     is_back = command.reason == "the job begins again"
     if not (is_newest or is_back or _is_past_its_call(universe, world, command, process)):
-        check_expected(universe, world, name, "ended")
+        check_expected(universe, world, name, "ended", command.reason)
+    if process is not None and process.alive and is_mute(world, process):
+        world = world._replace(given_up=world.given_up | {name})
     is_old = incarnation < recorded(universe, world).incarnation
     if process is not None and (process.alive or process.unreaped or process.exit is not None):
         is_told = is_reached(world, process.node, is_old) and process.alive
@@ -317,7 +334,7 @@ def take_over(universe: Universe, world: World, *, is_old_alive: bool = False) -
         if not is_old_alive and node.is_connected:
             away |= {"is_connected": False, "away_since": world.now}
         world = with_node(world, number, **away)
-    if len(world.nodes) > 1 or is_old_alive or world.nodes[0].is_cut:
+    if len(world.nodes) > 1 or is_old_alive or world.nodes[0].is_cut or not world.nodes[0].acts:
         return world
     return join(universe, world, 0)
 
@@ -359,6 +376,7 @@ def reboot(universe: Universe, world: World, number: int) -> World:
     """Start an agent anew under its name; its workers died with the one before."""
     gone = frozenset(running_on(world, number))
     world = world._replace(given_up=world.given_up | gone, finished=left_on(world, number))
+    world = with_node(world, number, is_stopped=False)
     for process in world.processes:
         if process.node == number and (process.alive or process.unreaped):
             world = vanish(universe, world, process)
@@ -374,7 +392,8 @@ def lose_nodes(universe: Universe, world: World, numbers: list[int]) -> World:
     Those that are lost at one moment a coordinator hears of in one event.
     """
     for process in world.processes:
-        if process.node in numbers and process.alive and node_of(world, process).is_cut:
+        node = node_of(world, process)
+        if process.node in numbers and process.alive and node.is_cut and node.acts:
             world = vanish(universe, world, process)
     for is_old in (False, True):
         lost = [
@@ -385,6 +404,24 @@ def lose_nodes(universe: Universe, world: World, numbers: list[int]) -> World:
         if lost:
             first, *others = map(universe.node_name, lost)
             world = hear(universe, world, NodeLost(node=first, others=tuple(others)), lost[0])
+    return world
+
+
+def nap(universe: Universe, world: World) -> World:
+    """Let a coordinator do nothing for long; those without a connection it has missed no longer.
+
+    The clock of a driver does not count such a time.  The core excuses the silence of others by
+    itself, but not who has a time to come in.
+    """
+    job: Job = universe.states[world.coordinator]
+    coming = {name for name, one in job.replicas.items() if one.state is ReplicaState.STARTING}
+    world = world._replace(
+        now=world.now + NAP_S, expected=world.expected | coming | job.looking | set(job.outdated)
+    )
+    if job.stage is Stage.RECOVERING:  # so late it need not wait for who tells how they have ended
+        world = world._replace(passed_by=world.passed_by | {name for name, _ in world.finished})
+    for number, node in enumerate(world.nodes):
+        world = with_node(world, number, away_since=node.away_since + NAP_S)
     return world
 
 
@@ -403,14 +440,20 @@ def tick(universe: Universe, world: World) -> World:
         return told
     world = world._replace(now=max(world.now + 1, int(-(-deadline // 1))))
     silent = {p.name for p in world.processes if not node_of(world, p).is_connected}
-    world = world._replace(given_up=world.given_up | silent)
+    idle = {p.name for p in world.processes if p.stalled or is_mute(world, p)}
+    untold = {one for one, there in world.finished if not world.nodes[there].acts}
+    world = world._replace(
+        given_up=world.given_up | silent,
+        expected=world.expected | idle,
+        passed_by=world.passed_by | untold,
+    )
     for process in world.processes:
-        if process.alive and not process.hung and process.phase != "starting":
+        if process.alive and not is_frozen(world, process) and process.phase != "starting":
             world = _speak(universe, world, process)
     away = [not n.is_connected and world.now - n.away_since > NODE_GRACE_S for n in world.nodes]
     world = lose_nodes(universe, world, [number for number, is_away in enumerate(away) if is_away])
     for number, node in enumerate(world.nodes):
-        if node.is_connected:
+        if node.is_heard:
             world = list_all(universe, world, number)
     return hear(universe, world, Ticked())
 
@@ -419,14 +462,14 @@ def _told_again(universe: Universe, world: World) -> World | None:
     """Let a little time pass in which agents list what they run; None if that changes nothing."""
     later = world._replace(now=world.now + LIST_S)
     for number, node in enumerate(later.nodes):
-        if node.is_connected:
+        if node.is_heard:
             later = list_all(universe, later, number)
     is_same = (later.processes, later.nodes) == (world.processes, world.nodes)
     return None if is_same and later.ended is None else later
 
 
 def _speak(universe: Universe, world: World, process: Process) -> World:
-    if not node_of(world, process).is_connected:
+    if not node_of(world, process).is_heard:
         return world
     sign = sign_of_life(universe, process, universe.members[process.member])
     return hear(universe, world, sign, process.node)

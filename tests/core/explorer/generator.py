@@ -15,6 +15,7 @@ from tests.core.explorer.coordinator import (
     hear,
     join,
     leave_old,
+    tick,
 )
 from tests.core.explorer.faults import Action, go_wrong
 from tests.core.explorer.process import Post, Process
@@ -45,6 +46,7 @@ from tests.core.explorer.world import (
     has_posted,
     has_sent,
     is_apart,
+    is_frozen,
     node_of,
     out_of_reach,
     peer_is_gone,
@@ -83,9 +85,22 @@ def actions(universe: Universe, world: World) -> Iterator[Action]:
     if universe.is_eager and (action := eager(universe, world)) is not None:
         yield action
         return
+    is_quiet = True
+    for action in calm(universe, world):
+        is_quiet = False
+        yield action
+    if world.faults.waits and is_quiet:
+        faults = world.faults._replace(waits=world.faults.waits - 1)
+        yield ("time passes",), partial(tick, universe, world._replace(faults=faults))
+    if any(world.faults):
+        yield from go_wrong(universe, world)
+
+
+def calm(universe: Universe, world: World) -> Iterator[Action]:
+    """Yield what can happen without anything going wrong."""
     for process in world.processes:
         yield from messages(universe, world, process)
-    able = [process for process in world.processes if process.alive and not process.hung]
+    able = [process for process in world.processes if acts(world, process)]
     for process in able:
         yield from work(universe, world, process)
     able = [process for process in able if not process.stalled]
@@ -101,8 +116,6 @@ def actions(universe: Universe, world: World) -> Iterator[Action]:
         rest = world._replace(wishes=world.wishes[1:])
         rest = rest._replace(expected=rest.expected | sent_away(rest, event))
         yield ("someone asks:", event), partial(hear, universe, rest, event)
-    if any(world.faults):
-        yield from go_wrong(universe, world)
 
 
 def eager(universe: Universe, world: World) -> Action | None:
@@ -113,11 +126,11 @@ def eager(universe: Universe, world: World) -> Action | None:
     """
     for process in world.processes:
         is_known_dead = not process.alive and process.exit is None
-        is_heard = node_of(world, process).is_connected
+        is_heard = node_of(world, process).is_heard
         has_news = is_heard and (process.outbox or process.exit is not None)
         if (universe.is_prompt or is_known_dead) and has_news:
             return next(messages(universe, world, process))
-        if process.alive and not (process.hung or process.stalled):
+        if acts(world, process) and not process.stalled:
             if is_behind(process, universe.members[process.member]):
                 return next(work(universe, world, process))
             if process.phase == "starting":
@@ -133,19 +146,25 @@ def eager(universe: Universe, world: World) -> Action | None:
     return None
 
 
+def acts(world: World, process: Process) -> bool:
+    """Whether a process does anything."""
+    return process.alive and not is_frozen(world, process)
+
+
 def messages(universe: Universe, world: World, process: Process) -> Iterator[Action]:
     name, node = process.name, process.node
-    if process.outbox and node_of(world, process).is_connected:
+    agent = node_of(world, process)
+    if process.outbox and agent.is_heard:
         event = universe.events[process.outbox[0]]
         rest = change(world, name, outbox=process.outbox[1:])
         yield ("coordinator hears", event), partial(hear, universe, rest, event, node)
-    if process.exit is not None and node_of(world, process).is_connected:
+    if process.exit is not None and agent.is_heard:
         event = Exited(replica=name, kind=process.exit, detail=detail_of(process))
         rest = change(world, name, exit=None)
         yield ("coordinator hears", event), partial(hear, universe, rest, event, node)
-    if process.doomed and process.alive:
+    if process.doomed and process.alive and agent.acts:
         yield ("the agent ends", name), partial(die, universe, world, process, ExitKind.SIGNAL)
-    if process.inbox and process.alive and not process.hung:
+    if process.inbox and agent.acts and acts(world, process):
         command, incarnation = universe.commands[process.inbox[0]]
         yield (
             (name, "gets", command),
@@ -157,13 +176,13 @@ def agents(universe: Universe, world: World) -> Iterator[Action]:
     """What agents do of themselves: say what they were asked, come back, find the newest."""
     for number, node in enumerate(world.nodes):
         name = universe.node_name(number)
-        if node.outbox and node.is_connected:
+        if node.outbox and node.is_heard:
             event = universe.events[node.outbox[0]]
             rest = with_node(world, number, outbox=node.outbox[1:])
             yield ("coordinator hears", event), partial(hear, universe, rest, event, number)
-        if not node.is_connected and not node.is_cut:
+        if not node.is_connected and not node.is_cut and node.acts:
             yield ("the agent of", name, "is back"), partial(join, universe, world, number)
-        if node.follows_old and world.old >= 0:
+        if node.follows_old and world.old >= 0 and node.acts:
             label = ("the agent of", name, "comes to the new coordinator")
             yield label, partial(leave_old, universe, world, number)
 

@@ -15,7 +15,7 @@ from typing import Any
 from tests.core.explorer.coordinator import tick
 from tests.core.explorer.generator import actions
 from tests.core.explorer.universe import Universe
-from tests.core.explorer.world import NO_FAULTS, Violation, World, node_of
+from tests.core.explorer.world import NO_FAULTS, Violation, World, is_mute
 
 from pliant.core.commands import Prepare, Reform, Switch
 from pliant.core.job.state import Job, Stage
@@ -121,8 +121,8 @@ def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
     That is so if it is offered less than its minimum, if the last holder of the state is silent for
-    ever, and if too few devices are left on nodes that reach each other and are reached, without
-    those that the outside has taken back.
+    ever, and if too few devices are left on nodes that reach each other, are reached and awake,
+    without those that the outside has taken back.
     """
     if world.ended is not None:
         return True
@@ -131,15 +131,19 @@ def is_over(universe: Universe, world: World) -> bool:
         return False
     if job.offered is not None and job.offered < universe.min_replicas:
         return True
-    mute = {process.name for process in world.processes if process.hung or process.unreaped}
-    nodes = [(number, node) for number, node in enumerate(world.nodes) if not node.is_cut]
-    room = sum(universe.nodes[number] for number, _ in nodes) - sum(
-        process.unreaped and not node_of(world, process).is_cut for process in world.processes
+    mute = {p.name for p in world.processes if p.unreaped or is_mute(world, p)}
+    room = sum(universe.nodes[number] for number in reached(world)) - sum(
+        process.unreaped and process.node in reached(world) for process in world.processes
     )
     room -= taken_back(universe, job)
     if world.severed:
         room = min(room, most_together(universe, world))
     return bool(job.membership.unheard & mute) or room < universe.min_replicas
+
+
+def reached(world: World) -> list[int]:
+    """Return the numbers of the nodes on which something may be started yet."""
+    return [n for n, node in enumerate(world.nodes) if node.acts and not node.is_cut]
 
 
 def taken_back(universe: Universe, job: Job) -> int:
@@ -151,7 +155,7 @@ def taken_back(universe: Universe, job: Job) -> int:
 
 def most_together(universe: Universe, world: World) -> int:
     """Return how many devices nodes have at most that all reach each other and a coordinator."""
-    there = [number for number, node in enumerate(world.nodes) if not node.is_cut]
+    there = reached(world)
     groups = (
         group
         for count in range(len(there) + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.core.explorer.process import Pool, Post, Process
-from tests.core.explorer.world import History, World, change, process_of
+from tests.core.explorer.world import History, World, change, is_mute, process_of
 
 from pliant.core.commands import Command, Prepare, Reform, Switch
 from pliant.core.events import Event
@@ -180,7 +180,7 @@ def holders_of(universe: Universe, world: World) -> list[ReplicaId]:
         process.name
         for process in world.processes
         if process.alive
-        and not (process.hung or process.stalled)
+        and not (process.stalled or process.doomed or is_mute(world, process))
         and process.name not in world.left_behind
         and process.name not in world.given_up
         and universe.members[process.member].has_state

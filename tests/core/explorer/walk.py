@@ -24,11 +24,23 @@ from pliant.core.values import ReplicaId
 FAULT_SHARE = 0.2
 """How often a step is a fault, while there are any left."""
 
+PATIENCE_SHARE = 0.5
+"""How often time passes first where nothing else can happen and something may yet go wrong: what
+wakes then wakes late."""
+
 MOST_OF = Faults(
     kills=2, hangs=1, breaks=1, ticks=1, repeats=2, restarts=1, crashes=1, overlaps=1, damages=1,
-    drops=2, cuts=2, reboots=1, unreaped=1, beats=2, lists=3, severs=1, slows=2, stalls=1,
+    drops=2, cuts=2, reboots=1, unreaped=1, beats=2, lists=3, severs=2, slows=2, stalls=1,
+    mends=2, sleeps=2, wakes=3, naps=1,
 )  # fmt: skip
 """How many of each kind a walk may meet."""
+
+
+SLEEPERS = Faults(
+    kills=1, hangs=2, breaks=1, repeats=1, restarts=1, crashes=1, drops=1, severs=2, stalls=1,
+    mends=2, sleeps=2, wakes=4, naps=1, overlaps=1, lists=2, damages=1,
+)  # fmt: skip
+"""The same for walks in which most of what stops goes on."""
 
 
 @dataclass
@@ -88,7 +100,7 @@ def _step(universe: Universe, world: World, drawn: random.Random, labels: list[s
     if any(world.faults) and (not calm or drawn.random() < FAULT_SHARE):
         known = {label for label, _ in calm}
         wild = [one for one in actions(universe, world) if one[0] not in known]
-    if not calm and not wild:
+    if not calm and (not wild or drawn.random() < PATIENCE_SHARE):
         wild = [(("time passes",), partial(tick, universe, world))]
     label, act = drawn.choice(wild or calm)
     labels.append(f"  {told(label)}")
@@ -102,8 +114,9 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
     """Draw a job, what people and the outside ask of it, and what may go wrong."""
     sizes = drawn.choice([(3,), (2, 2), (1, 2), (2, 1, 1), (1, 1, 1)])
     members = drawn.randint(1, sum(sizes))
-    kinds = drawn.sample(Faults._fields, drawn.randint(1, 5))
+    kinds = drawn.sample([k for k in Faults._fields if getattr(most_of, k)], drawn.randint(1, 5))
     faults = Faults(**{kind: drawn.randint(1, getattr(most_of, kind)) for kind in kinds})
+    faults = _with_ends(drawn, faults, most_of)
     is_balanced, is_watched = drawn.random() < 0.3, bool(faults.slows) and drawn.random() < 0.7
     wishes = tuple(_draw_wish(drawn, members) for _ in range(drawn.randint(0, 2)))
     return Case(
@@ -125,6 +138,20 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
         is_eager=drawn.random() < 0.8,
         may_stop=True,
     )
+
+
+def _with_ends(drawn: random.Random, faults: Faults, most_of: Faults) -> Faults:
+    """Let what ends begin, and mostly end what could."""
+    rests = ("hangs", "stalls", "sleeps")
+    if faults.wakes and not any(getattr(faults, kind) for kind in rests):
+        faults = faults._replace(**{drawn.choice(rests): 1})
+    if faults.mends and not faults.severs:
+        faults = faults._replace(severs=1)
+    if most_of.wakes and any(getattr(faults, kind) for kind in rests) and drawn.random() < 0.7:
+        faults = faults._replace(wakes=drawn.randint(1, most_of.wakes))
+    if most_of.mends and faults.severs and drawn.random() < 0.7:
+        faults = faults._replace(mends=drawn.randint(1, most_of.mends))
+    return faults
 
 
 def _draw_wish(drawn: random.Random, members: int) -> Event:

@@ -56,10 +56,12 @@ from pliant.core.events import (
     Spare,
     Switched,
 )
+from pliant.core.job.state import Job
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution, resolve
+from pliant.core.membership.transitions import Phase
 from pliant.core.values import (
     NO_GENERATION,
     Found,
@@ -103,6 +105,9 @@ def publish(universe: Universe, world: World, process: Process, name: str) -> Wo
     )
     if name not in [known.name for known in world.storage]:
         world = world._replace(storage=(*world.storage, found))
+        job: Job = universe.states[world.coordinator]
+        if job.membership.phase is Phase.LOST and process.name not in job.publishers:
+            world = world._replace(unawaited=world.unawaited | {name})
     event = Saved(
         replica=process.name,
         lineage=found.lineage,

@@ -75,6 +75,21 @@ class Faults(NamedTuple):
     severs: int = 0
     """Pairs of nodes that do not reach each other any more, though both reach the coordinator."""
 
+    mends: int = 0
+    """Such pairs that reach each other again."""
+
+    sleeps: int = 0
+    """Machines that sleep, with all that runs there, or agents that are stopped alone."""
+
+    wakes: int = 0
+    """Of those, and of the processes that hang and the workers that stall, some that go on."""
+
+    waits: int = 0
+    """Deadlines that pass, with nothing on its way, before something else goes wrong."""
+
+    naps: int = 0
+    """Coordinators that are stopped for long, and go on."""
+
 
 NO_FAULTS = Faults()
 
@@ -93,8 +108,24 @@ class Node(NamedTuple):
     follows_old: bool = False
     """Its agent is with a coordinator that does not know yet that another has begun."""
 
+    is_asleep: bool = False
+    """Nothing on it does anything, until it wakes; its connection stays."""
+
+    is_stopped: bool = False
+    """The same of its agent alone: its workers go on."""
+
     outbox: tuple[int, ...] = ()
     """What its agent says of replicas that it has never run."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether its agent does anything."""
+        return not (self.is_asleep or self.is_stopped)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what its agent says comes to a coordinator."""
+        return self.is_connected and self.acts
 
 
 class History(NamedTuple):
@@ -140,6 +171,9 @@ class World(NamedTuple):
     damaged: frozenset[str] = frozenset()
     """Those of them that cannot be loaded."""
 
+    unawaited: frozenset[str] = frozenset()
+    """Those of them that came once nobody waited any more for whoever was to publish them."""
+
     saves: int = 0
     """Checkpoints that may still be written."""
 
@@ -155,10 +189,16 @@ class World(NamedTuple):
     """Those of them whose process was started."""
 
     given_up: frozenset[ReplicaId] = frozenset()
-    """Replicas whose node was without a connection while time passed: they may be lost."""
+    """Replicas whose node was without a connection while time passed, or that were ended when
+    nothing was heard of them: they may be lost."""
+
+    parted: frozenset[ReplicaId] = frozenset()
+    """Replicas that were there when the link of their node was mended: what was said of it before
+    may still be heard."""
 
     expected: frozenset[ReplicaId] = frozenset()
-    """Replicas that may be ended: drained, left behind, hung, or of a job that is over."""
+    """Replicas that may be ended: drained, left behind, slow, silent while time passed, or of a job
+    that is over."""
 
     left_behind: frozenset[ReplicaId] = frozenset()
     """Leavers of a generation that was recorded: no Reform may contain them (R12)."""
@@ -166,6 +206,9 @@ class World(NamedTuple):
     finished: frozenset[tuple[ReplicaId, int]] = frozenset()
     """Replicas that have left by themselves after their last step, and the nodes whose agents
     remember it."""
+
+    passed_by: frozenset[ReplicaId] = frozenset()
+    """Those of them whose agents could not tell of it while time passed."""
 
     heard_end: tuple[int, int, int] = (0, 0, 0)
     """Of which lineage the newest coordinator has heard that the last step is done, how many steps
@@ -176,6 +219,9 @@ class World(NamedTuple):
 
     ended_well: frozenset[ReplicaId] = frozenset()
     """Replicas whose script has come to its end after the last step."""
+
+    is_cut_short: bool = False
+    """It was recorded that the leader's script did not come to its end, when it had not."""
 
     late: bool = False
     """A deadline passed although messages were on their way: the slow may be dropped."""
@@ -198,6 +244,16 @@ def process_of(world: World, name: ReplicaId) -> Process:
 
 def node_of(world: World, process: Process) -> Node:
     return world.nodes[process.node]
+
+
+def is_frozen(world: World, process: Process) -> bool:
+    """Whether a process that lives does nothing, as it is stopped or its machine sleeps."""
+    return process.hung or node_of(world, process).is_asleep
+
+
+def is_mute(world: World, process: Process) -> bool:
+    """Whether nothing is heard of a process that lives."""
+    return process.hung or not node_of(world, process).acts
 
 
 def left_on(world: World, number: int) -> frozenset[tuple[ReplicaId, int]]:
