@@ -134,6 +134,20 @@ FAULTS = [
     ),
     Fault(
         rule="5.6",
+        what="a joiner is late where the last holder keeps the interpreter lock for too long",
+        path="membership/silence.py",
+        old="    if silent & state.unheard or mute - group.dispensable(state, mute):",
+        new="    if silent & state.unheard:",
+    ),
+    Fault(
+        rule="5.6",
+        what="nobody is late where one of several holders keeps the interpreter lock",
+        path="membership/silence.py",
+        old="    if silent & state.unheard or mute - group.dispensable(state, mute):",
+        new="    if silent & state.unheard or mute:",
+    ),
+    Fault(
+        rule="5.6",
         what="a joiner is blamed for a member that keeps the interpreter lock in a Reform",
         path="membership/blame.py",
         old="    if group.mute_until_s(state, moment) > moment.now_s:",

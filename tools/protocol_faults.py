@@ -190,8 +190,8 @@ PROTOCOL_FAULTS = [
         rule="R6",
         what="the last holder is silent, and its joiners are late",
         path="membership/silence.py",
-        old="    if silent & state.unheard:  # nobody can",
-        new="    if not silent and state.unheard:  # nobody can",
+        old="    if silent & state.unheard or mute - group.dispensable(state, mute):",
+        new="    if mute - group.dispensable(state, mute):",
     ),
     Fault(
         rule="R6",

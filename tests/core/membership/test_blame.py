@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.commands import Dismiss, Reform
+from pliant.core.commands import Dismiss, EndReplica, Reform
 from pliant.core.events import (
     Broken,
     Prepared,
@@ -15,8 +15,10 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.membership import changes, silence, worker_events
+from pliant.core.membership import state as group
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import Phase
+from pliant.core.table import Table
 from pliant.core.values import Generation, Incarnation, ReplicaId
 
 A, B, C = (ReplicaId(name) for name in "abc")
@@ -99,6 +101,43 @@ def test_one_that_was_heard_and_is_lost_was_not() -> None:
 
     assert state.unsure == {C}
     assert state.suspects == {A, C}
+
+
+def entering_with_a_mute_holder(*, holders: tuple[ReplicaId, ...]) -> Membership:
+    """Return a generation that is entered, for longer than one may hang: a keeps its lock."""
+    state = hear(Membership(incarnation=Incarnation(1)), 0.0, *map(spare, holders))
+    state = changes.plan(state, moment(0.0), join=holders, leave=())[0]
+    prepared = [Prepared(replica=r, generation=state.issued) for r in holders]
+    switched = [Switched(replica=r, generation=state.issued, step=3) for r in holders]
+    state = planned(hear(state, 1.0, *prepared, *switched, spare(C)), 1.0)
+    state = hear(state, 1.0, *(Prepared(replica=r, generation=state.issued) for r in (*holders, C)))
+    return hear(state, 2.0, replace(alive(A), is_spoken_for=True))
+
+
+def test_nobody_is_blamed_where_nobody_can_meet_the_last_holder_which_is_mute() -> None:
+    state = entering_with_a_mute_holder(holders=(A,))
+    late_s = 2.0 + 2 * Timeouts().hang_s
+    pulses = {r: replace(pulse, silent_at_s=late_s + 1.0) for r, pulse in state.pulses.items()}
+    state = replace(state, pulses=Table(pulses))
+
+    for _ in range(3):
+        state, commands = silence.tick(state, moment(late_s))
+        order = state.recorded
+        assert order is not None
+        assert commands == (Reform(to=(A, C), order=order),)
+        state = replace(state, deadline_s=late_s)
+
+
+def test_a_joiner_is_late_as_ever_where_another_than_the_mute_holds_the_state() -> None:
+    state = entering_with_a_mute_holder(holders=(A, B))
+    late_s = 2.0 + 2 * Timeouts().hang_s
+    pulses = {r: replace(pulse, silent_at_s=late_s + 1.0) for r, pulse in state.pulses.items()}
+    state = replace(state, pulses=Table(pulses))
+
+    state, commands = silence.tick(state, moment(late_s))
+
+    assert [type(command) for command in commands] == [EndReplica, Reform]
+    assert group.members(state) == (A, B)
 
 
 def test_who_is_said_to_have_failed_has_not_spoken() -> None:

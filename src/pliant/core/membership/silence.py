@@ -144,8 +144,9 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if until_s > moment.now_s:
         return replace(state, deadline_s=until_s), ()
     silent = state.awaiting - state.arrived
-    if silent & state.unheard:  # nobody can meet them, whoever joins
-        return changes.reform(state, moment, cause="late")
+    mute = group.mute_holders(state) & silent
+    if silent & state.unheard or mute - group.dispensable(state, mute):
+        return changes.reform(state, moment, cause="late")  # nobody can meet them, whoever joins
     lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
     if not silent:
         state = replace(state, failures=state.failures + 1)
