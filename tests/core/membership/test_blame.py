@@ -7,6 +7,7 @@ from dataclasses import replace
 from pliant.core.commands import Dismiss, EndReplica, Reform
 from pliant.core.events import (
     Broken,
+    Busy,
     Prepared,
     Progressed,
     Refused,
@@ -14,7 +15,7 @@ from pliant.core.events import (
     Switched,
     WorkerEvent,
 )
-from pliant.core.membership import changes, silence, worker_events
+from pliant.core.membership import blame, changes, silence, worker_events
 from pliant.core.membership import state as group
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import Phase
@@ -138,6 +139,48 @@ def test_a_joiner_is_late_as_ever_where_another_than_the_mute_holds_the_state() 
 
     assert [type(command) for command in commands] == [EndReplica, Reform]
     assert group.members(state) == (A, B)
+
+
+def not_built_with_a_mute(holders: tuple[ReplicaId, ...], *, busy_s: float = 0.0) -> Membership:
+    """Return a Reform that could not be built, as long after as a member may hang: a is mute."""
+    state = hear(entering_with_a_mute_holder(holders=holders), 3.0, Busy(replica=A, max_s=busy_s))
+    state = hear(state, 3.0, replace(alive(A), is_spoken_for=True))
+    state, _ = changes.reform(state, moment(3.0), cause="late")
+    late_s = 4.0 + Timeouts().hang_s
+    broken = Broken(replica=C, generation=state.issued, reason="not built; not there: a")
+    return hear(state, late_s, *map(alive, holders[1:]), broken)
+
+
+def still_broken(state: Membership) -> tuple[Membership, list[type]]:
+    after, commands = blame.still_broken(state, moment(5.0 + Timeouts().hang_s))
+    return after, [type(command) for command in commands]
+
+
+def test_a_mute_member_with_which_nothing_is_built_is_ended_once_it_counts_as_hung() -> None:
+    state, commands = still_broken(not_built_with_a_mute((A, B)))
+
+    assert commands == [EndReplica, Reform]
+    assert group.members(state) == (B, C)
+
+
+def test_it_is_not_while_it_may_be_busy_or_may_not_hang_yet() -> None:
+    busy = not_built_with_a_mute((A, B), busy_s=1e6)
+    early = not_built_with_a_mute((A, B))
+    pulses = early.pulses.put(A, replace(early.pulses[A], mute_at_s=10.0))
+
+    for state in (busy, replace(early, pulses=pulses)):
+        after, commands = still_broken(state)
+        assert commands == [Reform]
+        assert group.members(after) == (A, B, C)
+
+
+def test_nobody_is_ended_where_nothing_is_built_with_the_last_holder_which_is_mute() -> None:
+    state = not_built_with_a_mute((A,))
+
+    for _ in range(7):
+        state, commands = still_broken(state)
+        assert commands == [Reform]
+        assert group.members(state) == (A, C)
 
 
 def test_who_is_said_to_have_failed_has_not_spoken() -> None:

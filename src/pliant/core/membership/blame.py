@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.commands import Dismiss
-from pliant.core.membership import changes, links
+from pliant.core.membership import changes, hangs, links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NOBODY, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
@@ -63,11 +63,16 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
 
     Where all are joiners, one may have received the state before its generation was abandoned:
     they are given up only when it keeps breaking, as it does when nobody holds the state, or one of
-    the holders is mute: that is nobody's fault, for a while.  Nobody is given up before all the
-    others are heard again.
+    the holders is mute: that is nobody's fault, for a while.  Then the mute counts as hung, unless
+    it alone holds the state.  Nobody is given up before all the others are heard again.
     """
-    if group.mute_until_s(state, moment) > moment.now_s:
+    mute = group.mute_holders(state) & (state.awaiting - state.arrived)
+    until_s = max(group.mute_until_s(state, moment), group.busy_until_s(state) if mute else 0.0)
+    if until_s > moment.now_s or mute - group.dispensable(state, mute):
         return changes.reform(state, moment, cause="still broken")
+    if mute:
+        hang_s = moment.timeouts.hang_s
+        return changes.end(state, mute, hangs.why_hung(state, mute, hang_s), moment)
     new, failures = group.outsiders(state), state.failures + 1
     present = frozenset(group.members(state))
     cut = links.left_out(group.members(state), state.links, present - new)
