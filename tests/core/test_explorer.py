@@ -154,6 +154,10 @@ DEFAULT = {
         devices=1, others=(1,), max_replicas=2, steps=1,
         faults=Faults(severs=1, mends=1, waits=4), is_prompt=True,
     ),
+    "a join while a script keeps the interpreter lock": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(locks=1, wakes=1, waits=4),
+        is_prompt=True,
+    ),
     "a coordinator that sleeps": Case(devices=2, steps=1, faults=Faults(naps=1), is_prompt=True),
 }  # fmt: skip
 
@@ -199,6 +203,15 @@ SOAK = {
     "nodes that reach each other again, of which both are needed": Case(
         devices=1, others=(1,), min_replicas=2, max_replicas=2, steps=1,
         faults=Faults(severs=1, mends=1, waits=6), is_prompt=True,
+    ),
+    "a script that keeps the interpreter lock, and a kill": Case(
+        devices=2, steps=1, faults=Faults(locks=1, kills=1, wakes=1, waits=4), is_prompt=True
+    ),
+    "a script that keeps the interpreter lock, and a leaver": Case(
+        devices=2, wishes=(DRAIN,), faults=Faults(locks=1, wakes=1, waits=3), is_prompt=True
+    ),
+    "a script that keeps the interpreter lock, and a coordinator that dies": Case(
+        devices=2, steps=1, faults=Faults(locks=1, restarts=1, wakes=1, waits=4), is_prompt=True
     ),
     "a coordinator that sleeps, a join and a kill": Case(
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(naps=1, kills=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tests.core.explorer.checks import HANG_S, START_S
 from tests.core.explorer.coordinator import hear
 from tests.core.explorer.search import Report, explore, settle
 from tests.core.explorer.universe import Answer, Universe
@@ -20,9 +21,6 @@ from pliant.core.policy.hysteresis import Pace
 from pliant.core.values import Found, Lineage, Register
 
 SLOW_S = 20.0
-
-HANG_S = 300.0
-"""Shorter than a job's: until then a sign of life is a deadline that passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +79,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
             replace_slow_after_s=2 * SLOW_S if case.replaces_slow else None,
         ),
         timeouts=Timeouts(hang_s=HANG_S),
-        start_s=100.0,
+        start_s=START_S,
         finish_s=100.0,
         restart_budget=20,
         slow_s=SLOW_S,

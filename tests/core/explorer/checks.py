@@ -18,6 +18,13 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, Order, Register, ReplicaId
 
+HANG_S = 300.0
+"""From when a member counts as hung; shorter than a job's: until then a sign of life is a deadline
+that passes."""
+
+START_S = 100.0
+"""How long a roll call waits for one that lives and cannot speak; shorter than a job's, too."""
+
 APART = "its node does not reach the others"
 """Why one is ended whose node could not reach another a while ago."""
 
@@ -133,12 +140,29 @@ def check_expected(
         return
     if process.stalled or _may_be_apart(universe, world, process, reason):
         return
+    # Who keeps it since later is no less hung; and before the first step all go with such a one.
+    if process.is_locked or not count_committed(universe, world):
+        locked = [p for p in world.processes if p.alive and p.is_locked]
+        if any(is_late(universe, world, other, reason) for other in locked):
+            return
     mine = universe.members[process.member]
     if mine.has_state and mine.lineage < recorded(universe, world).lineage:
         return
     is_over = count_committed(universe, world) >= universe.steps or process.stop_seen
     if name not in world.expected | world.given_up and not is_over:
         raise Violation(f"the healthy replica {name} is {verb}")
+
+
+def is_late(universe: Universe, world: World, process: Process, reason: str = "") -> bool:
+    """Whether one whose script keeps the lock may be ended for it.
+
+    Who holds the state only once it counts as hung, or a roll call ends; whoever is on its way in
+    keeps others waiting.
+    """
+    mine, patience_s = universe.members[process.member], HANG_S
+    if reason.startswith("did not say where it stands"):
+        patience_s = START_S
+    return not mine.has_state or world.now - process.locked_at >= patience_s
 
 
 def _may_be_apart(universe: Universe, world: World, process: Process, reason: str) -> bool:

@@ -7,6 +7,7 @@ stay alive, and be heard by some agents, while the next one has begun.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, assert_never
 
 from tests.core.explorer.checks import (
@@ -17,6 +18,7 @@ from tests.core.explorer.checks import (
     check_publish,
     check_register,
     check_start,
+    is_late,
 )
 from tests.core.explorer.process import Process
 from tests.core.explorer.universe import Universe, recorded
@@ -64,7 +66,7 @@ from pliant.core.events import (
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import Job, ReplicaState, Stage
 from pliant.core.membership.member_value import Member
-from pliant.core.values import Incarnation, NodeId, Register, ReplicaId
+from pliant.core.values import NO_GENERATION, Incarnation, NodeId, Register, ReplicaId
 
 NODE_GRACE_S = 10
 """How long a node may be without a connection, as in ``coordinator.nodes``; its agent looks for a
@@ -248,7 +250,7 @@ def order_end(
     is_back = command.reason == "the job begins again"
     if not (is_newest or is_back or _is_past_its_call(universe, world, command, process)):
         check_expected(universe, world, name, "ended", command.reason)
-    if process is not None and process.alive and is_mute(world, process):
+    if process is not None and (is_mute(world, process) or process.is_locked):
         world = world._replace(given_up=world.given_up | {name})
     is_old = incarnation < recorded(universe, world).incarnation
     if process is not None and (process.alive or process.unreaped or process.exit is not None):
@@ -441,6 +443,7 @@ def tick(universe: Universe, world: World) -> World:
     world = world._replace(now=max(world.now + 1, int(-(-deadline // 1))))
     silent = {p.name for p in world.processes if not node_of(world, p).is_connected}
     idle = {p.name for p in world.processes if p.stalled or is_mute(world, p)}
+    idle |= {p.name for p in world.processes if p.is_locked and is_late(universe, world, p)}
     untold = {one for one, there in world.finished if not world.nodes[there].acts}
     world = world._replace(
         given_up=world.given_up | silent,
@@ -448,7 +451,7 @@ def tick(universe: Universe, world: World) -> World:
         passed_by=world.passed_by | untold,
     )
     for process in world.processes:
-        if process.alive and not is_frozen(world, process) and process.phase != "starting":
+        if process.alive and process.phase != "starting" and _is_spoken_of(world, process):
             world = _speak(universe, world, process)
     away = [not n.is_connected and world.now - n.away_since > NODE_GRACE_S for n in world.nodes]
     world = lose_nodes(universe, world, [number for number, is_away in enumerate(away) if is_away])
@@ -472,7 +475,14 @@ def _speak(universe: Universe, world: World, process: Process) -> World:
     if not node_of(world, process).is_heard:
         return world
     sign = sign_of_life(universe, process, universe.members[process.member])
+    if process.is_locked:
+        idle = {"waiting": NO_GENERATION, "held_up_by": None, "is_spoken_for": True}
+        sign = replace(sign, **idle)  # type: ignore[arg-type]  # by name
     return hear(universe, world, sign, process.node)
+
+
+def _is_spoken_of(world: World, process: Process) -> bool:
+    return process.is_locked or not is_frozen(world, process)
 
 
 def list_all(universe: Universe, world: World, number: int) -> World:

@@ -68,6 +68,10 @@ def harm(universe: Universe, world: World, process: Process) -> Iterator[Action]
     if faults.hangs:
         spent = world._replace(faults=faults._replace(hangs=faults.hangs - 1))
         yield (name, "hangs"), partial(change, spent, name, hung=True)
+    if faults.locks:
+        spent = world._replace(faults=faults._replace(locks=faults.locks - 1))
+        locked = partial(change, spent, name, locked_at=world.now)
+        yield ("the script of", name, "keeps the interpreter lock"), locked
     yield from wear(universe, world, process)
     if faults.breaks and process.phase in ("voted", "header", "transfer"):
         order = universe.orders[place_of(process)]
@@ -194,6 +198,9 @@ def wake(universe: Universe, world: World) -> Iterator[Action]:
     for process in world.processes:
         if process.alive and process.hung:
             yield (process.name, "goes on"), partial(change, spent, process.name, hung=False)
+        elif process.alive and process.is_locked:
+            free = partial(change, spent, process.name, locked_at=-1)
+            yield ("the script of", process.name, "lets go of the lock"), free
         elif process.alive and process.stalled and not is_frozen(world, process):
             label = ("the worker of", process.name, "goes on")
             yield label, partial(become, universe, spent, process, stalled=False)

@@ -74,6 +74,9 @@ INTERRUPTIBLE = frozenset(
     {"spare", "computing", "voted", "header", "transfer", "loading", "held", "broken", "finished"}
 )
 """Phases in which a Reform that is built is entered."""
+BUILD_S = 30
+"""How long a group is built, as in ``engine.groups.build``."""
+
 PARTING = frozenset({"leaver", "finished", "broken", "spare"})
 """Phases in which a replica that was released exits."""
 
@@ -262,9 +265,24 @@ def building(universe: Universe, world: World, process: Process, mine: Member) -
     if unreached:
         told = (process.name, "cannot build", generation, "with", *unreached)
         yield told, partial(not_built, universe, world, process, generation, unreached)
-    elif peer_is_gone(world, process, order):
+    elif peer_is_gone(world, process, order) or is_waited_for_in_vain(world, process, order):
         label = (process.name, "cannot build", generation)
         yield label, partial(not_built, universe, world, process, generation)
+
+
+def is_waited_for_in_vain(world: World, process: Process, order: Order) -> bool:
+    """Whether one that is stopped has not come to build with it, in the time that a build has."""
+    began = [post[3] for post in process.posts if post[:3] == (order.generation, "build", 0)]
+    if not began or world.now < int(str(began[0])) + BUILD_S:
+        return False
+    peers = [find(world, name) for name in order.replicas]
+    return any(
+        peer is not None
+        and peer.alive
+        and is_frozen(world, peer)
+        and not has_posted(peer, order.generation, "build", 0)
+        for peer in peers
+    )
 
 
 def is_at_end_of_call(universe: Universe, mine: Member) -> bool:

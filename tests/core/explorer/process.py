@@ -80,6 +80,9 @@ class Process(NamedTuple):
     """The agent was told to end it and has not yet."""
 
     hung: bool = False
+    locked_at: int = -1
+    """Since when its script keeps the interpreter lock, so that its agent speaks for it."""
+
     stalled: bool = False
     """One of its workers never comes to what the others wait for: it lives, and says so."""
 
@@ -109,6 +112,11 @@ class Process(NamedTuple):
 
     unreaped: bool = False
     """It is dead, and its agent never hears of that: its device stays taken."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether its threads come to do nothing, though it lives, and its agent says so."""
+        return self.locked_at >= 0
 
     @property
     def alive(self) -> bool:

@@ -19,6 +19,7 @@ from tests.core.explorer.world import NO_FAULTS, Violation, World, is_mute
 
 from pliant.core.commands import Prepare, Reform, Switch
 from pliant.core.job.state import Job, Stage
+from pliant.core.membership import state as group
 
 IN_PLACE = ("computing", "held", "spare")
 
@@ -121,8 +122,8 @@ def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
     That is so if it is offered less than its minimum, if the last holder of the state is silent for
-    ever, and if too few devices are left on nodes that reach each other, are reached and awake,
-    without those that the outside has taken back.
+    ever, or keeps the interpreter lock, and if too few devices are left on nodes that reach each
+    other, are reached and awake, without those that the outside has taken back.
     """
     if world.ended is not None:
         return True
@@ -132,6 +133,9 @@ def is_over(universe: Universe, world: World) -> bool:
     if job.offered is not None and job.offered < universe.min_replicas:
         return True
     mute = {p.name for p in world.processes if p.unreaped or is_mute(world, p)}
+    holders = frozenset(group.members(job.membership)) - group.outsiders(job.membership)
+    if holders and holders <= {process.name for process in world.processes if process.is_locked}:
+        return True
     room = sum(universe.nodes[number] for number in reached(world)) - sum(
         process.unreaped and process.node in reached(world) for process in world.processes
     )

@@ -180,7 +180,8 @@ def holders_of(universe: Universe, world: World) -> list[ReplicaId]:
         process.name
         for process in world.processes
         if process.alive
-        and not (process.stalled or process.doomed or is_mute(world, process))
+        and not (process.stalled or process.is_locked or process.doomed)
+        and not is_mute(world, process)
         and process.name not in world.left_behind
         and process.name not in world.given_up
         and universe.members[process.member].has_state

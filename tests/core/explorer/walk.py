@@ -30,7 +30,7 @@ wakes then wakes late."""
 
 MOST_OF = Faults(
     kills=2, hangs=1, breaks=1, ticks=1, repeats=2, restarts=1, crashes=1, overlaps=1, damages=1,
-    drops=2, cuts=2, reboots=1, unreaped=1, beats=2, lists=3, severs=2, slows=2, stalls=1,
+    drops=2, cuts=2, reboots=1, unreaped=1, beats=2, lists=3, severs=2, slows=2, stalls=1, locks=1,
     mends=2, sleeps=2, wakes=3, naps=1,
 )  # fmt: skip
 """How many of each kind a walk may meet."""
@@ -38,7 +38,7 @@ MOST_OF = Faults(
 
 SLEEPERS = Faults(
     kills=1, hangs=2, breaks=1, repeats=1, restarts=1, crashes=1, drops=1, severs=2, stalls=1,
-    mends=2, sleeps=2, wakes=4, naps=1, overlaps=1, lists=2, damages=1,
+    mends=2, sleeps=2, wakes=4, naps=1, overlaps=1, lists=2, damages=1, locks=2,
 )  # fmt: skip
 """The same for walks in which most of what stops goes on."""
 
@@ -142,7 +142,7 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
 
 def _with_ends(drawn: random.Random, faults: Faults, most_of: Faults) -> Faults:
     """Let what ends begin, and mostly end what could."""
-    rests = ("hangs", "stalls", "sleeps")
+    rests = ("hangs", "stalls", "sleeps", "locks")
     if faults.wakes and not any(getattr(faults, kind) for kind in rests):
         faults = faults._replace(**{drawn.choice(rests): 1})
     if faults.mends and not faults.severs:

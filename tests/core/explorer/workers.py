@@ -380,7 +380,7 @@ def perform(
         process = process_of(world, name)
         match task:
             case Build(order=order):
-                world = posted(world, process, (order.generation, "build", 0, None))
+                world = posted(world, process, (order.generation, "build", 0, world.now))
             case Abandon(generation=generation):
                 gone = (*process.abandoned, int(generation))
                 world = change(world, name, abandoned=gone)

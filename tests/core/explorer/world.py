@@ -69,6 +69,9 @@ class Faults(NamedTuple):
     slows: int = 0
     """Replicas that take far longer than the others from then on."""
 
+    locks: int = 0
+    """Processes whose script keeps the interpreter lock: their agents say that they live."""
+
     stalls: int = 0
     """Replicas of several workers of which one hangs."""
 
@@ -248,7 +251,7 @@ def node_of(world: World, process: Process) -> Node:
 
 def is_frozen(world: World, process: Process) -> bool:
     """Whether a process that lives does nothing, as it is stopped or its machine sleeps."""
-    return process.hung or node_of(world, process).is_asleep
+    return process.hung or process.is_locked or node_of(world, process).is_asleep
 
 
 def is_mute(world: World, process: Process) -> bool:
