@@ -259,6 +259,13 @@ RESTART_FAULTS = [
     ),
     Fault(
         rule="R20",
+        what="what a spare says as it passes through a call counts as its look",
+        path="job/restoring.py",
+        old="frozenset((*coming, *behind))",
+        new="frozenset(coming)",
+    ),
+    Fault(
+        rule="R20",
         what="what a spare says again on a new connection counts as its look",
         path="job/registration.py",
         old="        outdated=job.outdated | job.looking.intersection(event.replicas),\n",

@@ -124,6 +124,13 @@ NOT_SAID_BY_SIMULATED = {
     "a_replica_is_killed_twice_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
     "a_member_is_lost_beside_a_joiner_as_the_last_step_is_done": {"exit r3 left": _LEFT},
     "a_silent_member_is_ended": {"switched 1 r3": "said twice: a simulated process is not stopped"},
+    "a_spare_that_is_to_look_has_just_passed_through_a_call": dict.fromkeys(
+        [
+            "spare r2 calls=1 keeps=checkpoints",
+            "spare r2 calls=1 keeps=checkpoints sees=step-4@4/1/1",
+        ],
+        _AGAIN,
+    ),
     "a_spare_that_is_to_look_says_again_what_it_saw": {
         "spare r2 keeps=checkpoints": _AGAIN,
         "spare r2 keeps=checkpoints sees=step-8@8/1": _AGAIN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pliant.core.commands import Look
 from pliant.core.events import (
     Finished,
     NodeJoined,
@@ -14,8 +15,9 @@ from pliant.core.events import (
     Switched,
     Ticked,
 )
-from pliant.core.job import controller
-from pliant.core.job.state import Job, JobSettings, Stage, is_durable
+from pliant.core.job import controller, restoring
+from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState, Stage, is_durable
+from pliant.core.table import Table
 from pliant.core.values import (
     Generation,
     Incarnation,
@@ -111,6 +113,25 @@ def test_what_was_said_before_a_look_is_no_answer_on_a_new_connection() -> None:
 
     assert job.outdated == {R1, r2}
     assert job.looking == {R1, r2}
+
+
+def test_who_passes_through_a_call_is_asked_again_what_it_sees() -> None:
+    job, r2, r3 = taken_over(), ReplicaId("r2"), ReplicaId("r3")
+    said = Spare(replica=r2, calls=0, num_slots=8, layout="a", endpoint="r2:1")
+    waiting = Table({r2: said, r3: replace(said, replica=r3, calls=1)})
+    known = {name: Replica(node=NODE, state=ReplicaState.SPARE) for name in (r2, r3)}
+    job = replace(
+        job,
+        replicas=Table(known),
+        publishers=frozenset({R1}),
+        membership=replace(job.membership, spares=waiting, calls=1),
+    )
+
+    job, commands = restoring.look_anew(job)
+
+    assert commands == (Look(to=(r2, r3)),)
+    assert job.looking == {r2, r3}
+    assert job.outdated == {r2}
 
 
 def test_who_was_allowed_to_publish_may_have_left_a_checkpoint() -> None:

@@ -54,13 +54,15 @@ def saved(job: Job, event: Saved) -> Job:
 def look_anew(job: Job) -> tuple[Job, tuple[Command, ...]]:
     """Ask the spares for what there is now, as what they have said of it may be old.
 
-    If something may have been published, so may be what one has said that is on its way.
+    If something may have been published, so may be what one has said that is on its way: one that
+    is starting, or passes through to the call of those who are lost.
     """
     names = tuple(spares(job))
     if job.publishers:
         coming = (n for n, one in job.replicas.items() if one.state is ReplicaState.STARTING)
+        behind = (n for n, one in job.membership.spares.items() if one.calls < job.membership.calls)
         left = job.publishers.intersection(job.replicas)
-        job = replace(job, outdated=frozenset(coming), publishers=left)
+        job = replace(job, outdated=frozenset((*coming, *behind)), publishers=left)
     if not names:
         return job, ()
     return replace(job, looking=frozenset(names)), (Look(to=names),)
