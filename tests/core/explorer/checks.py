@@ -11,7 +11,7 @@ from tests.core.explorer.world import Violation, World, find, is_mute, running_o
 
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
-from pliant.core.job.state import Job
+from pliant.core.job.state import Job, Stage
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Timeouts
@@ -141,14 +141,20 @@ def check_expected(
     if process.stalled or _may_be_apart(universe, world, process, reason):
         return
     # Who keeps it since later is no less hung; and before the first step all go with such a one.
-    if process.is_locked or not count_committed(universe, world):
-        locked = [p for p in world.processes if p.alive and p.is_locked]
-        if any(is_late(universe, world, other, reason) for other in locked):
-            return
+    locked = [p for p in world.processes if p.alive and p.is_locked]
+    if verb == "dismissed" and locked and not universe.members[process.member].has_state:
+        return  # two attempts with both of them have failed (R6)
+    if process.is_locked and reason.startswith("no step ended for"):
+        return  # that counts from the last step, not from when it took the lock
+    are_alike = process.is_locked or not count_committed(universe, world)
+    if are_alike and any(is_late(universe, world, other, reason) for other in locked):
+        return
     mine = universe.members[process.member]
     if mine.has_state and mine.lineage < recorded(universe, world).lineage:
         return
+    job: Job = universe.states[world.coordinator]
     is_over = count_committed(universe, world) >= universe.steps or process.stop_seen
+    is_over |= universe.may_stop and job.stage is Stage.FINISHING
     if name not in world.expected | world.given_up and not is_over:
         raise Violation(f"the healthy replica {name} is {verb}")
 

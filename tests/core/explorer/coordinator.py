@@ -188,7 +188,8 @@ def send(
         process = find(world, name)
         if process is None or not is_reached(world, process.node, is_old):
             continue
-        if only in (None, process.node) and process.inbox[-1:] != (number,):
+        unread = process.inbox if is_frozen(world, process) else process.inbox[-1:]
+        if only in (None, process.node) and number not in unread:
             world = delivered(world, name, number)
     return world
 
