@@ -56,8 +56,9 @@ change those. `tests/features/test_refusals.py` reproduces each sentence, or nam
 does, and finds what is refused anywhere and is missing here.
 
 Under `pliant run` a script that is refused ends the job with exit code 2 and this sentence, with
-the line of the script behind it; under `python` it is a `ConfigError` or a `UsageError`. A command
-that is refused ends with exit code 2, too. Names and numbers are those of the examples.
+the line of the script behind it; under `python` the script says the same and ends with the same
+code, unless it catches the `ConfigError` or `UsageError` that it is. A command that is refused ends
+with exit code 2, too. Names and numbers are those of the examples.
 """
 
 STATES = """\

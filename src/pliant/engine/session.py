@@ -29,6 +29,7 @@ from pliant.engine.state.training_state import Stateful
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
+from pliant.engine.worker.refusals_alone import meet_session
 from pliant.machine.files import fresh_beside
 
 _live: Session | None = None
@@ -112,8 +113,7 @@ class Session:
                 "this is the script's second session, and a job trains one; train everything in "
                 "one session, with a call of steps() for each phase"
             )
-        if self._context is not None:
-            self._context.meet_session()
+        meet_session(self._context)
         session_settings.check_checkpoint(checkpoint)
         data = data_arguments(
             dataset,

@@ -1,0 +1,61 @@
+"""Where ``python`` runs a script, a refusal is a sentence with its line, and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """\
+import torch
+import pliant
+
+model = torch.nn.Linear(2, 1)
+data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
+{hook}
+with pliant.Session(
+    model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data,
+    global_batch_size={batch}, micro_batch_size=4,
+) as session:
+    for step in session.steps(2):
+        for x, y in step:
+            step.backward(model(x).mean())
+            {line}
+"""
+
+
+def run(folder: Path, **parts: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(SCRIPT.format(**{"hook": "", "batch": "8", "line": "pass", **parts}))
+    command = [sys.executable, script.name]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"batch": "7"}, "(train.py, line 7)"),
+        ({"line": "step.backward(model(x).mean())"}, "call it once (train.py, line 14)"),
+    ],
+)
+def test_a_refusal_is_one_sentence(tmp_path: Path, parts: dict[str, str], said: str) -> None:
+    done = run(tmp_path, **parts)
+
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("pliant: ")
+    assert last.endswith(said)
+    assert "Traceback" not in done.stderr
+
+
+def test_other_exceptions_keep_their_tracebacks_and_hooks(tmp_path: Path) -> None:
+    hook = "import sys; sys.excepthook = lambda *found: print('theirs', found[1])"
+
+    done = run(tmp_path, line="raise KeyError('mine')")
+    hooked = run(tmp_path, hook=hook, line="raise KeyError('mine')")
+
+    assert done.returncode == hooked.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "theirs 'mine'" in hooked.stdout
