@@ -69,6 +69,8 @@ class GradientSums:
             column.is_deferred = is_shared
         self._small: list[list[GradientColumn]] = [[] for _ in self._buckets]
         """Those without a hook, by bucket."""
+        self._lending: list[GradientColumn] = []
+        """Those to whose sums autograd may add."""
         self._unfired = [0] * len(self._buckets)
         """Hooks of the bucket that have not fired in the last slot."""
         self._lagging: list[int] = []
@@ -147,14 +149,14 @@ class GradientSums:
         self._refuse_strangers()
         is_final = self._is_last_of_part and self._merges == 1  # then the sum goes to its buffer
         if self._merges and not is_final and factor == 1.0:
-            for column in self._tracked:
+            for column in self._lending:
                 column.lend()
         self._is_capturing = True
         try:
             backward()
             with torch.no_grad():
                 self._take_small(chain.from_iterable(self._small))
-                for column in self._tracked:
+                for column in self._lending:
                     column.take_back()
         finally:
             self._is_capturing = False
@@ -291,6 +293,7 @@ class GradientSums:
                 column.can_lend = is_alike and not is_watched(column.parameter)
                 add_hook = column.parameter.register_post_accumulate_grad_hook
                 self._hooked[column.index] = add_hook(partial(self._take_gradient, column))  # type: ignore[no-untyped-call]
+        self._lending = [one for one in self._tracked if one.has_hook and one.can_lend]
 
     def _take_gradient(self, column: GradientColumn, parameter: torch.Tensor) -> None:
         """Take a finished gradient out of its parameter; runs inside backward."""
