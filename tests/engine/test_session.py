@@ -584,25 +584,6 @@ def test_a_step_uses_weights_as_they_are_under_an_autocast_around_all_steps() ->
     assert run(looks=True) == run(looks=False)
 
 
-def test_a_loop_over_epochs_around_the_steps_is_told_that_only_the_first_trains(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def said(*totals: int) -> int:
-        arguments = small()
-        with pliant.Session(**arguments) as session:
-            for step in (step for total in totals for step in session.steps(total)):
-                for batch in step:
-                    step.backward(loss_of(arguments["model"], batch))
-                if totals == (4, 4):
-                    step.stop()
-        return capsys.readouterr().err.count("write session.steps(epochs=N) once")
-
-    assert said(2, 2, 2) == 1
-    assert said(2, 1) == 1
-    assert said(0, 2, 3) == 0
-    assert said(4, 4) == 0  # it was stopped
-
-
 def test_a_loop_that_learns_nothing_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     with pliant.Session(**small()) as session:
         for step in session.steps(3):

@@ -1,8 +1,7 @@
 """Step reports: what a replica says of the steps that it commits.
 
 Owns what is said of each, and what is said once: a nan or inf, a step that learned nothing, a
-call of ``steps()`` that has nothing to do, a dataset that cannot be looked into.  Must not know
-how a step comes about.
+dataset that cannot be looked into.  Must not know how a step comes about.
 """
 
 from __future__ import annotations
@@ -37,28 +36,11 @@ class StepReports:
         self._has_said_idle = False
         self._was_nonfinite = False
         self._has_said_unseen = False
-        self._has_said_done = False
-        self._asked = 0
         self.begin()
 
     def begin(self) -> None:
         """The next step begins now, whatever was before."""
         self._committed_at_s = time.monotonic()
-
-    def begin_call(self, total: int, committed: int) -> None:
-        """Look at what a call of ``steps()`` asks for: no more than one before it did is nothing.
-
-        It is compared with what this script has asked for, for a joiner may find any call done.
-        """
-        is_done = 0 < total <= min(self._asked, committed)
-        self._asked = max(self._asked, total)
-        if is_done and not self._has_said_done:
-            self._has_said_done = True
-            self.reporter.noted(
-                f"another call of steps() up to step {total} has nothing to do, for it counts from "
-                "the run's first step; for several passes over the data write "
-                "session.steps(epochs=N) once, without a loop around it"
-            )
 
     def tell(
         self,

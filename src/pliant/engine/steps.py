@@ -125,7 +125,6 @@ class Steps:
         self._steps_per_epoch = steps_per_epoch
         self._step: Step | None = None
         self._is_over = not training.membership.arrive()
-        training.begin_call(total)
         self._num_to_come = 0 if self._is_over else max(0, total - training.committed)
 
     def __iter__(self) -> Iterator[Step]:

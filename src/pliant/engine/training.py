@@ -137,10 +137,6 @@ class Training:
         """Number of committed steps."""
         return self.membership.member.committed
 
-    def begin_call(self, total: int) -> None:
-        """A call of ``steps()`` begins, which counts to this number."""
-        self._reports.begin_call(total, self.committed)
-
     def join(self, membership: WorkerMembership) -> None:
         """Train together with these from now on."""
         self._membership = membership
