@@ -135,7 +135,9 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
         options={"stages": stages},
     )
 
-    texts = [(r["replica"], r["text"]) for r in outcome.kinds("note") if "dataset's" in r["text"]]
+    texts = [
+        (r["replica"], r["text"]) for r in outcome.kinds("note") if "dataset's 'stage'" in r["text"]
+    ]
     if stages == "extra_state":
         outcome.check(reference("moe", 30, options={"stages": stages}))
         assert texts == []

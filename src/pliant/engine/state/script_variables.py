@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from pliant.engine.data.dataset_attributes import Words, array_word, digest, tensor_word, word_of
+from pliant.engine.local_tensors import is_sharded, local_of
 from pliant.engine.worker.script_files import is_own
 from pliant.machine.processes import process_started
 
@@ -151,7 +152,8 @@ class _VariablesSeen:
             return "" if self._is_of_a_clock(value) else word_of(value)
         if isinstance(value, torch.Tensor):
             self._tensors_left -= 1
-            return "" if _memory_of(value) in self._memory else _word_of_tensor(value)
+            is_known = is_sharded(value) or _memory_of(value) in self._memory
+            return "" if is_known else _word_of_tensor(value)
         if isinstance(value, np.ndarray):
             self._tensors_left -= 1
             return array_word(value)
@@ -264,8 +266,9 @@ def _word_of_tensor(tensor: torch.Tensor) -> str:
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    is_here = tensor.layout is torch.strided and tensor.numel() > 0
-    return tensor.untyped_storage().data_ptr() if is_here else -1
+    here = local_of(tensor)
+    is_here = here.layout is torch.strided and here.numel() > 0
+    return here.untyped_storage().data_ptr() if is_here else -1
 
 
 def _age_s() -> float:
