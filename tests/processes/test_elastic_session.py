@@ -266,7 +266,8 @@ def test_a_script_that_hangs_while_its_heartbeats_go_on_is_named_ended_and_repla
     )
 
     outcome.check(reference("gpt", 12))
-    (ended,) = outcome.kinds("end_replica")
+    # Its replacement may come too late, and is ended with the job.
+    (ended,) = [one for one in outcome.kinds("end_replica") if one["replica"] != "r4"]
     assert ended["replica"] == "r2"
     assert "session.busy" in ended["reason"]
 
