@@ -114,6 +114,33 @@ def test_a_gradient_that_is_not_finite_is_seen_though_the_loss_is(
     assert [c.nonfinite for c in told[1] if c.nonfinite] == ["the gradient is not finite"]
 
 
+def test_a_skipped_step_has_the_norm_of_its_gradient_all_the_same(told: Told) -> None:
+    norms = {clip: skipped_norm(clip) for clip in (None, 1e9)}
+
+    assert norms[None] == pytest.approx(norms[1e9], rel=1e-6)
+    assert [(c.is_skipped, c.grad_norm) for c in told[1]] == [(True, None), (True, norms[1e9])]
+
+
+def skipped_norm(max_grad_norm: float | None) -> float:
+    """Return ``step.grad_norm`` of a step whose loss is infinite, and whose gradient is not."""
+    pliant.seed(3)
+    model = nn.Linear(4, 3)
+    with pliant.Session(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=models.Points(20),
+        global_batch_size=8,
+        micro_batch_size=2,
+        on_nonfinite="skip",
+        max_grad_norm=max_grad_norm,
+    ) as session:
+        for step in session.steps(1):
+            for points, labels in step:
+                step.backward(nn.functional.cross_entropy(model(points), labels) + math.inf)
+            return step.grad_norm
+    raise AssertionError("no step")
+
+
 def test_a_scaled_gradient_that_overflows_is_the_scalers(
     told: Told,
 ) -> None:

@@ -180,7 +180,8 @@ class Update:
         for parameter, part in gradient.parts:
             parameter.grad = part
         self._gradients = [part for _, part in gradient.parts]
-        self._grad_norm = None
+        # What is skipped is never scaled where it is clipped.
+        self._grad_norm = None if gradient.norm is None else float(gradient.norm)
         with torch.autocast("cpu", enabled=False):
             has_work = bool(gradient.parts) or (self.stages.is_several and gradient.extras.weight)
             if has_work and not is_skipped and self._step(gradient, is_first=is_first):
