@@ -428,6 +428,12 @@ def clip(at: SimpleNamespace) -> None:
     nn.utils.clip_grad_norm_(at.model.parameters(), 0.5)
 
 
+def write_a_gradient(at: SimpleNamespace) -> None:
+    weight = next(at.model.parameters())
+    weight.grad = torch.ones_like(weight)
+    backward(at)
+
+
 def clip_values(at: SimpleNamespace) -> None:
     backward(at)
     nn.utils.clip_grad_value_(at.model.parameters(), 0.5)
@@ -1170,6 +1176,14 @@ LOOP = [
         instead="`step.backward(loss)`",
         script=trained(lambda at: torch.autograd.backward(loss_of(at))),
         feature=("loops", "loss.backward()"),
+    ),
+    Refusal(
+        sentence=".grad of '0.weight' was written to inside the loop over a step; the session "
+        "takes gradients from step.backward(loss) alone, and a hook that Tensor.register_hook adds "
+        "may change them",
+        when="a script puts gradients there itself, or a hook of a module changes what is there",
+        instead="`step.backward(loss)`; `parameter.register_hook`",
+        script=trained(write_a_gradient),
     ),
     Refusal(
         sentence="Hoarder keeps a gradient itself in its state as 'last', and the next steps "

@@ -305,7 +305,7 @@ def test_who_does_the_first_merge_changes_no_bit(
 
     def counted(column: gradient_column.GradientColumn) -> None:
         lend(column)
-        lent.append(column.is_lent)
+        lent.append(column.lent is not None)
 
     monkeypatch.setattr(gradient_column.GradientColumn, "lend", counted)
     (by_autograd,) = summed(model, layout, [batching.root(num_slots)], losses, factor=1.0)

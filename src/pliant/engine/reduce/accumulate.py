@@ -30,9 +30,10 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.engine.local_tensors import is_sharded
+from pliant.engine.reduce import gradient_column
 from pliant.engine.reduce.autograd_details import has_own_memory, is_watched
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.gradient_column import GradientColumn, checked_leaf, zero_frozen
+from pliant.engine.reduce.gradient_column import GradientColumn, added, checked_leaf, zero_frozen
 
 BucketReady = Callable[[int], None]
 
@@ -75,6 +76,7 @@ class GradientSums:
         """Hooks of the bucket that have not fired in the last slot."""
         self._lagging: list[int] = []
         """Buckets whose hooks have all fired, and some small leaf has not come."""
+        self._looks_left = gradient_column.LOOKED_AT
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
         self._lent: Sequence[Sequence[torch.Tensor]] = ()
@@ -115,7 +117,7 @@ class GradientSums:
         for column in self._columns:
             column.stack.clear()
             column.pending = column.of_slots = None
-            column.parameter.grad, column.is_lent = None, False
+            column.parameter.grad = column.lent = None
             column.is_tracked = column.parameter.requires_grad
             column.start = column.local.detach()
             column.address = column.start.data_ptr()
@@ -173,7 +175,8 @@ class GradientSums:
         """Take the gradients that lie in ``.grad``, each times ``factor``; None: forget them."""
         self._factor = 1.0 if factor is None else factor
         for column in self._tracked:
-            leaf, column.parameter.grad = column.parameter.grad, None
+            leaf = column.parameter.grad
+            column.parameter.grad = column.lent = None
             if leaf is not None and factor is not None:
                 column.is_deferred = column.fired = True
                 column.pending = checked_leaf(leaf, column)
@@ -242,7 +245,7 @@ class GradientSums:
             column.stack.clear()
             column.pending = None
             column.start = None
-            column.parameter.grad = None
+            column.parameter.grad = column.lent = None
 
     def forget_buffers(self) -> None:
         """Never touch the present flat buffers again: an abandoned group may still use them."""
@@ -257,6 +260,8 @@ class GradientSums:
         for handle in self._hooked.values():
             handle.remove()
         self._hooked.clear()
+        for column in self._columns:
+            column.watch_leaf(is_looked_at=False)
 
     def _provide_buffers(self, num_partials: int, lent: Sequence[Sequence[torch.Tensor]]) -> None:
         """Use what is lent, or as many buffers of this object's own as are needed."""
@@ -272,7 +277,7 @@ class GradientSums:
         self._lent = lent
         for column in self._columns:
             flats = self._flats[column.bucket]
-            column.outs = [column.entry.view(flat) for flat in flats]
+            column.outs = [column.entry.view(flat).data for flat in flats]  # count own writes
             column.zeroed = [False] * num_partials
 
     def _hook_tracked(self) -> None:
@@ -281,9 +286,11 @@ class GradientSums:
         self._small = [[] for _ in self._buckets]
         self._unfired = [0] * len(self._buckets)
         self._lagging = []
+        self._looks_left -= 1
         for column in self._tracked:
             needs_none = column.is_small and column.is_plain and column.bucket in carried
             column.has_hook = column.index in self._hooked or not needs_none
+            column.watch_leaf(is_looked_at=self._looks_left >= 0 and not column.has_hook)
             if not column.has_hook:
                 self._small[column.bucket].append(column)
                 continue
@@ -325,7 +332,9 @@ class GradientSums:
         """Take the leaves of these that have come; return whether all have."""
         has_all = True
         for column in columns:
-            if column.parameter.grad is not None:
+            leaf = column.parameter.grad
+            column.take_lent(leaf, additions=0)
+            if leaf is not None:
                 self._take_gradient(column, column.parameter)
             has_all = has_all and column.fired
         return has_all
@@ -334,11 +343,14 @@ class GradientSums:
         """Refuse gradients that no backward of the session left.
 
         Raises:
-            UsageError: there are some.
+            UsageError: there are some, of a backward or written there.
         """
-        for column in chain.from_iterable(self._small):
-            if column.parameter.grad is not None:
-                self._take_special(column, column.parameter.grad)
+        for column in self._tracked:
+            if column.parameter.grad is None:
+                continue
+            if column.has_hook:  # which would have refused a backward
+                column.refuse_written()
+            self._take_special(column, column.parameter.grad)
 
     def _take_special(self, column: GradientColumn, leaf: torch.Tensor | None) -> None:
         """Take what is not one dense gradient of one slot, or refuse it."""
@@ -351,7 +363,7 @@ class GradientSums:
             return  # ``close`` refuses a parameter that was unfrozen in between
         if self._leaves_of is not None and (together := self._leaves_of(leaf)) is not None:
             column.fired = True
-            column.of_slots = _added(column.of_slots, together)
+            column.of_slots = added(column.of_slots, together)
             return
         leaf = checked_leaf(leaf, column)
         column.fired = True
@@ -363,8 +375,8 @@ class GradientSums:
 
     def _push(self, column: GradientColumn, leaf: torch.Tensor | None) -> None:
         owned, merges = False, self._merges
-        if column.is_lent:  # autograd has done the first of them
-            column.is_lent, owned, merges = False, True, merges - 1
+        if column.take_lent(leaf, additions=1):  # autograd has done the first of them
+            owned, merges = True, merges - 1
         elif leaf is not None:
             owned = self._is_kept and column.can_lend and has_own_memory(leaf)
             if leaf.dtype is not column.dtype:
@@ -379,15 +391,6 @@ class GradientSums:
             self._waiting[column.bucket] -= 1
             if not self._waiting[column.bucket]:
                 self._on_ready(column.bucket)
-
-
-def _added(
-    before: Sequence[torch.Tensor] | None, more: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor]:
-    """Return what comes of a parameter whose gradient arrives in two parts."""
-    if before is None:
-        return more
-    return [one + other for one, other in zip(before, more, strict=True)]
 
 
 def _nobody(_: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Never
 
 import torch
 
@@ -18,6 +19,9 @@ from pliant.engine.reduce.sums import SumStack
 
 SMALL_BYTES = 65536
 """A hook between two kernels costs 5 to 20 us; to read this much once more costs less."""
+
+LOOKED_AT = 2
+"""First attempts in which it is looked at whether a script writes to a leaf that waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +51,12 @@ class GradientColumn:
     """Whether it required a gradient at the step's start."""
     can_lend: bool = False
     """Whether autograd may add leaves to its sums; see ``lend``."""
-    is_lent: bool = False
-    """Whether its newest sum lies in ``.grad``."""
+    lent: torch.Tensor | None = None
+    """Its newest sum, while that lies in ``.grad``; without a hook, the leaf that was seen."""
+    num_writes: int = 0
+    """To that, before it was lent or seen."""
+    watch: torch.utils.hooks.RemovableHandle | None = None
+    """Of a hook that only looks."""
     pending: torch.Tensor | None = None
     of_slots: Sequence[torch.Tensor] | None = None
     """Leaves of all slots of a pass, where they arrived together."""
@@ -84,15 +92,54 @@ class GradientColumn:
         It does so in place, as soon as the leaf is there, without Python.
         """
         if self.can_lend and self.is_plain and (newest := self.stack.take_owned()) is not None:
-            self.parameter.grad = newest
-            self.is_lent = True
+            self.parameter.grad = self.lent = newest
+            self.num_writes = newest._version  # noqa: SLF001  # see ``begin`` of the sums
+
+    def take_lent(self, found: torch.Tensor | None, *, additions: int) -> bool:
+        """Take what was lent out of what was ``found`` in ``.grad``; return whether anything was.
+
+        Raises:
+            UsageError: somebody but autograd has written there.
+        """
+        lent, self.lent = self.lent, None
+        if lent is None:
+            return False
+        num_writes = lent._version - self.num_writes  # noqa: SLF001  # see ``begin`` of the sums
+        if found is not lent or num_writes > additions:
+            self.refuse_written()
+        return True
 
     def take_back(self) -> None:
         """Take back what was lent and to which no leaf came."""
-        if self.is_lent and self.parameter.grad is not None:
-            self.stack.put_back(self.parameter.grad)
-        if self.is_lent:
-            self.is_lent, self.parameter.grad = False, None
+        if (found := self.lent) is not None and self.take_lent(self.parameter.grad, additions=0):
+            self.parameter.grad = None
+            self.stack.put_back(found)
+
+    def watch_leaf(self, *, is_looked_at: bool) -> None:
+        """Have a leaf that waits in ``.grad`` looked at when it comes, or no longer."""
+        if self.watch is not None:
+            self.watch.remove()
+            self.watch = None
+        if is_looked_at:
+            add_hook = self.parameter.register_post_accumulate_grad_hook
+            self.watch = add_hook(self._see)  # type: ignore[no-untyped-call]
+
+    def _see(self, parameter: torch.Tensor) -> None:
+        self.lent = leaf = parameter.grad
+        if leaf is not None:
+            self.num_writes = leaf._version  # noqa: SLF001  # see ``begin`` of the sums
+
+    def refuse_written(self) -> Never:
+        """Refuse what would be of some replicas' micro-batches, and of others' sums.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            f".grad of {self.entry.name!r} was written to inside the loop over a step; the session "
+            "takes gradients from step.backward(loss) alone, and a hook that Tensor.register_hook "
+            "adds may change them"
+        )
 
     @property
     def is_small(self) -> bool:
@@ -118,6 +165,15 @@ def checked_leaf(gradient: torch.Tensor, column: GradientColumn) -> torch.Tensor
             "supported (use sparse=False in the embedding)"
         )
     return leaf
+
+
+def added(
+    before: Sequence[torch.Tensor] | None, more: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """Return what comes of a parameter whose gradient arrives in two parts."""
+    if before is None:
+        return more
+    return [one + other for one, other in zip(before, more, strict=True)]
 
 
 def zero_frozen(column: GradientColumn) -> None:
