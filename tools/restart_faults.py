@@ -329,10 +329,10 @@ RESTART_FAULTS = [
     ),
     Fault(
         rule="5.3",
-        what="a node that leaves goes on being given replicas",
+        what="under an offer a node that leaves goes on being given replicas",
         path="job/node_loss.py",
-        old="nodes=job.nodes.put(node, min(job.nodes[node], len(here))))\n    for",
-        new="nodes=job.nodes)\n    for",
+        old="leaving=job.leaving | {node})",
+        new="leaving=job.leaving)",
     ),
     Fault(
         rule="5.3",
@@ -352,8 +352,22 @@ RESTART_FAULTS = [
         rule="5.3",
         what="two nodes that leave together take the state along",
         path="job/node_loss.py",
-        old="    if _is_irreplaceable(job, leaving | {node}):\n",
-        new="    if _is_irreplaceable(job, {node}):\n",
+        old="if one.node == node or one.is_reclaimed)",
+        new="if one.node == node)",
+    ),
+    Fault(
+        rule="5.3",
+        what="a node that leaves counts as gone with all that it runs where one is taken back",
+        path="job/node_loss.py",
+        old="if one.node == node or one.is_reclaimed)",
+        new="if one.node in {r.node for r in job.replicas.values() if r.is_reclaimed} | {node})",
+    ),
+    Fault(
+        rule="5.3",
+        what="a node that leaves is given replicas when its agent was away for a moment",
+        path="job/state.py",
+        old=" if node not in job.leaving}\n",
+        new="}\n",
     ),
     Fault(
         rule="R20",

@@ -35,6 +35,9 @@ NOT_SAID_BY_AGENTS = {
         "node n1 devices=1 runs=r1,r2": "an agent counts its devices once in its life",
     },
     "a_node_is_lost": {"switched 2 r2 step=3": "its node is lost; live it is on its way then"},
+    "a_node_that_leaves_was_away_for_a_moment": {
+        "node n1 devices=3 runs=r1,r2": "its connection has not broken here",
+    },
     "a_spare_that_is_to_look_says_again_what_it_saw": {
         "node n2 devices=1 runs=r2": "its connection has not broken here",
     },

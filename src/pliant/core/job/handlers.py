@@ -260,7 +260,9 @@ def on_exited(tx: Transaction, event: events.Exited) -> None:
     is_outside = membership.formed and event.replica in membership.joiners
     was_training = is_member(tx.job, event.replica) and not is_outside
     tx.move(event.replica, replica, ReplicaState.GONE, ReplicaCause.EXITED)
-    if replica.is_reclaimed and tx.job.offered is None:  # else the offer says what there is
+    # What is taken back under an offer may be on another device there: the offer says how much.
+    is_device_gone = tx.job.offered is None or replica.node in tx.job.leaving
+    if replica.is_reclaimed and is_device_gone:
         devices = tx.job.nodes.get(replica.node, 0)
         tx.job = replace(tx.job, nodes=tx.job.nodes.put(replica.node, max(0, devices - 1)))
     if tx.job.stage is Stage.FINISHING:

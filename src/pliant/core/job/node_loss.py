@@ -6,7 +6,7 @@ Must not know how that was noticed, nor what replicas are started instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
@@ -68,23 +68,23 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
     job, node = tx.job, event.node
     if node not in job.nodes or job.stage not in (Stage.STARTING, Stage.RUNNING):
         return
-    leaving = {replica.node for replica in job.replicas.values() if replica.is_reclaimed}
-    if _is_irreplaceable(job, leaving | {node}):
+    if _is_irreplaceable(job, node):
         tx.notes.append(f"node {node} leaves; what is left of the run is there, so it trains on")
         return
     here = [name for name, replica in job.replicas.items() if replica.node == node]
-    tx.job = replace(job, nodes=job.nodes.put(node, min(job.nodes[node], len(here))))
+    devices = job.nodes.put(node, min(job.nodes[node], len(here)))
+    tx.job = replace(job, nodes=devices, leaving=job.leaving | {node})
     for name in here:
         replicas.send_away(tx, name, event.notice_s, f"node {node} leaves", is_reclaimed=True)
 
 
-def _is_irreplaceable(job: Job, nodes: Set[NodeId]) -> bool:
-    """Whether all that train are on these nodes, and nobody elsewhere could come instead."""
+def _is_irreplaceable(job: Job, node: NodeId) -> bool:
+    """Whether all that train are on this node or must go as well, and nobody else could come."""
     members = frozenset(group.members(job.membership))
-    here = frozenset(name for name, replica in job.replicas.items() if replica.node in nodes)
-    is_held_elsewhere = bool(members - here) and group.dispensable(job.membership, here) == here
-    coming = {r.node for r in job.replicas.values() if r.state in replicas.ON_THE_WAY}
-    room = (free_devices(job).keys() | coming) - nodes
+    go = frozenset(n for n, one in job.replicas.items() if one.node == node or one.is_reclaimed)
+    is_held_elsewhere = bool(members - go) and group.dispensable(job.membership, go) == go
+    coming = {n for n, one in job.replicas.items() if one.state in replicas.ON_THE_WAY} - go
+    room = bool(coming or free_devices(job).keys() - {node})
     return bool(members) and not is_held_elsewhere and not room
 
 
@@ -99,6 +99,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             nodes=tx.job.nodes.drop(node),
             labels=tx.job.labels.drop(node),
             apart=apart.without(tx.job.apart, node),
+            leaving=tx.job.leaving - {node},
         )
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)

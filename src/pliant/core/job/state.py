@@ -181,6 +181,9 @@ class Job:
     unheard_nodes: Table[NodeId, float] = field(default_factory=Table)
     """Nodes that count as lost only then: the last holders of the state are there."""
 
+    leaving: frozenset[NodeId] = frozenset()
+    """Nodes whose agents were told to end: nothing is started there any more."""
+
     apart: Apartness = field(default_factory=Table)
     """Nodes that could not reach each other."""
 
@@ -327,7 +330,7 @@ def live(job: Job) -> tuple[ReplicaId, ...]:
 
 def free_devices(job: Job) -> dict[NodeId, int]:
     """Return the nodes that have devices no process is on, with how many."""
-    free = dict(job.nodes)
+    free = {node: count for node, count in job.nodes.items() if node not in job.leaving}
     for replica in job.replicas.values():
         if replica.node in free:
             free[replica.node] -= 1
