@@ -93,6 +93,20 @@ SHELL_FAULTS = [
         old="MOST_OVERTAKEN = 3\n",
         new="MOST_OVERTAKEN = 0\n",
     ),
+    _COORDINATOR(
+        rule="5.6",
+        path="held_core.py",
+        what="time passes before all is heard that was said by then",
+        old="[*events, Ticked()] if is_all else list(events)",
+        new="[*events, Ticked()]",
+    ),
+    _COORDINATOR(
+        rule="R21",
+        path="joint_answers.py",
+        what="what comes while a Reform is recorded overtakes what was said before",
+        old="            elif heard.later:",
+        new="            elif False:",
+    ),
     Fault(
         rule="R4",
         what="who has finished and meets others once more does not register as finished",

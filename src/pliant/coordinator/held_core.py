@@ -105,8 +105,11 @@ class HeldCore:
         names = self.state.replicas
         return names.keys() - self._dead if self._dead else names
 
-    def died_together(self, events: Sequence[Event]) -> tuple[ReplicaId, ...]:
-        """Return whom these tell to be killed and of nothing else before that; each once."""
+    def died_together(self, events: Sequence[Event], *, least: int = 2) -> tuple[ReplicaId, ...]:
+        """Return whom these tell to be killed and of nothing else before that; each once.
+
+        ``least``: so many have died together; fewer are heard one by one.
+        """
         spoken, dead = set[ReplicaId](), list[ReplicaId]()
         for event in events:
             if isinstance(event, Exited):
@@ -114,7 +117,7 @@ class HeldCore:
                     dead.append(event.replica)
             elif isinstance(event, WorkerEvent) and not isinstance(event, Progressed):
                 spoken.add(event.replica)
-        if len(dead) > 1:
+        if len(dead) >= least:
             self._dead |= set(dead)
         return tuple(dead)
 
@@ -140,10 +143,15 @@ class HeldCore:
             self._due_s, self._looked_s = controller.next_deadline_s(self.state), now_s
         return self._due_s
 
-    def answers(self, events: Iterable[Event], now_s: float) -> list[Answered]:
-        """Return what the core says to these events, and then to time; the job's end is last."""
+    def answers(
+        self, events: Iterable[Event], now_s: float, *, is_all: bool = True
+    ) -> list[Answered]:
+        """Return what the core says to these events, and then to time; the job's end is last.
+
+        Unless this ``is_all`` that was said by then, time is for the next call.
+        """
         found: list[Answered] = []
-        left = [*events, Ticked()]
+        left = [*events, Ticked()] if is_all else list(events)
         while left:
             if isinstance(left[0], Ticked) and now_s < self.due_s(now_s):
                 break

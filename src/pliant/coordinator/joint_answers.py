@@ -60,11 +60,16 @@ class JointAnswers:
             PermanentError: the register cannot be written.
         """
         for looks_left in range(MOST_OVERTAKEN, -1, -1):
-            if len(dead := self.core.died_together([one.event for one in batch])) > 1:
+            said, least = [one.event for one in (*heard.later, *batch)], 1 if heard.later else 2
+            dead = self.core.died_together(said, least=least)
+            if len(dead) >= least:
                 heard.later += batch
                 batch = [Incoming(DiedTogether(replicas=dead))]
+            elif heard.later:  # nothing overtakes what was said before it
+                heard.later += batch
+                return
             heard.taken += batch
-            found = await self._recorded(batch)
+            found = await self._recorded(batch, is_all=not heard.later)
             heard.answers += found
             heard.taken += [Incoming(Ticked())] * (len(heard.answers) - len(heard.taken))
             has_ended = len(heard.taken) > len(heard.answers)
@@ -74,16 +79,17 @@ class JointAnswers:
                 return
             batch = self.inbox.taken()
 
-    async def _recorded(self, batch: Sequence[Incoming]) -> list[Answered]:
+    async def _recorded(self, batch: Sequence[Incoming], *, is_all: bool) -> list[Answered]:
         """Return what the core says, once the register has it.
 
         With one write for all: it takes milliseconds, and a thousand agents may join at once.
+        Unless this ``is_all`` that was said by now, nobody is silent yet, or late.
         """
         now_s, events = self.now_s(), [one.event for one in batch]
-        lost = self.nodes.forget_silent(now_s)
+        lost = self.nodes.forget_silent(now_s) if is_all else []
         if lost:
             events.append(NodeLost(node=lost[0], others=tuple(lost[1:])))
-        answers = self.core.answers(events, now_s)
+        answers = self.core.answers(events, now_s, is_all=is_all)
         written = [one.ready.register for one in answers if one.ready.register is not None]
         if written:
             await self.register.write(written[-1])
