@@ -97,7 +97,9 @@ def _may_fail(universe: Universe, world: World, code: int) -> bool:
         return True
     minimum = universe.min_replicas
     is_short = universe.devices - universe.reclaims < minimum
-    if code in (1, 2) and (is_short or any(n.is_cut or not n.acts for n in world.nodes)):
+    if code in (1, 2) and (
+        is_short or any(n.is_cut or n.leaves_by >= 0 or not n.acts for n in world.nodes)
+    ):
         return True
     # The time that a job waits for nodes has passed, and too few are there.
     there = [number for number, node in enumerate(world.nodes) if node.is_heard]
@@ -139,6 +141,8 @@ def check_expected(
     if process is None or not process.alive or is_mute(world, process) or world.late:
         return
     if process.stalled or _may_be_apart(universe, world, process, reason):
+        return
+    if world.nodes[process.node].leaves_by >= 0:
         return
     # Who keeps it since later is no less hung; and before the first step all go with such a one.
     locked = [p for p in world.processes if p.alive and p.is_locked]

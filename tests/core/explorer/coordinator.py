@@ -22,7 +22,7 @@ from tests.core.explorer.checks import (
 )
 from tests.core.explorer.process import Process
 from tests.core.explorer.universe import Universe, recorded
-from tests.core.explorer.workers import sign_of_life, vanish
+from tests.core.explorer.workers import die, sign_of_life, vanish
 from tests.core.explorer.world import (
     Node,
     Violation,
@@ -59,6 +59,7 @@ from pliant.core.events import (
     ExitKind,
     Finished,
     NodeJoined,
+    NodeLeaving,
     NodeLost,
     Running,
     Ticked,
@@ -74,6 +75,9 @@ coordinator just as long."""
 
 NAP_S = 30
 """How long a coordinator is stopped: longer than anyone may be silent."""
+
+GRACE_S = 25
+"""How long replicas may take to leave, as in ``agent.agent_config``."""
 
 LIST_S = 3
 """Between two lists of what an agent runs, as in ``agent.agent``."""
@@ -346,10 +350,20 @@ def join(universe: Universe, world: World, number: int) -> World:
     """Bring an agent to the newest coordinator, with what it runs."""
     is_known, running = world.nodes[number].is_known, running_on(world, number)
     world = with_node(world, number, is_connected=True, follows_old=False, is_known=True)
-    if is_known and not running:
+    if not is_known or running:
+        node, devices = universe.node_name(number), universe.nodes[number]
+        joined = NodeJoined(node=node, devices=devices, replicas=running)
+        world = hear(universe, world, joined, number)
+    return say_leaving(universe, world, number)
+
+
+def say_leaving(universe: Universe, world: World, number: int) -> World:
+    """Let an agent that was told to end say how long its replicas may take to leave."""
+    node, name = world.nodes[number], universe.node_name(number)
+    if node.leaves_by < 0 or world.ended is not None:
         return world
-    node, devices = universe.node_name(number), universe.nodes[number]
-    return hear(universe, world, NodeJoined(node=node, devices=devices, replicas=running), number)
+    notice_s = float(max(0, node.leaves_by - world.now))
+    return hear(universe, world, NodeLeaving(node=name, notice_s=notice_s), number)
 
 
 def leave_old(universe: Universe, world: World, number: int) -> World:
@@ -379,7 +393,7 @@ def reboot(universe: Universe, world: World, number: int) -> World:
     """Start an agent anew under its name; its workers died with the one before."""
     gone = frozenset(running_on(world, number))
     world = world._replace(given_up=world.given_up | gone, finished=left_on(world, number))
-    world = with_node(world, number, is_stopped=False)
+    world = with_node(world, number, is_stopped=False, leaves_by=-1)
     for process in world.processes:
         if process.node == number and (process.alive or process.unreaped):
             world = vanish(universe, world, process)
@@ -428,6 +442,45 @@ def nap(universe: Universe, world: World) -> World:
     return world
 
 
+def told_to_end(universe: Universe, world: World, number: int) -> World:
+    """Let the agent of a node hear that it is to end."""
+    world = with_node(world, number, leaves_by=world.now + GRACE_S)
+    return say_leaving(universe, world, number)
+
+
+def may_leave(world: World, number: int) -> bool:
+    """Whether an agent that was told to end has nothing to wait for, and nothing more to say."""
+    node = world.nodes[number]
+    if node.leaves_by < 0 or node.is_cut or not node.acts:
+        return False
+    here = [process for process in world.processes if process.node == number]
+    if any(process.alive for process in here):
+        return False
+    is_late = world.now >= node.leaves_by
+    unsaid = node.outbox or any(p.outbox or p.exit is not None for p in here)
+    return (is_late or not running_on(world, number)) and not (node.is_connected and unsaid)
+
+
+def leave(universe: Universe, world: World, number: int) -> World:
+    """Let an agent leave, and say so if anybody hears it: it never comes back."""
+    node = world.nodes[number]
+    world = world._replace(finished=left_on(world, number))
+    if node.is_connected and node.is_known:
+        world = with_node(world, number, is_known=False)
+        world = hear(universe, world, NodeLost(node=universe.node_name(number)), number)
+    lost = {"is_connected": False, "is_cut": True, "away_since": world.now, "follows_old": False}
+    return with_node(world, number, **lost)
+
+
+def end_late_leavers(universe: Universe, world: World) -> World:
+    """Let the agents kill what has not left in the time that it had."""
+    for process in world.processes:
+        node = node_of(world, process)
+        if 0 <= node.leaves_by <= world.now and node.acts and process.alive:
+            world = die(universe, world, process, ExitKind.SIGNAL)
+    return world
+
+
 # --- time --------------------------------------------------------------------------------
 
 
@@ -438,7 +491,8 @@ def tick(universe: Universe, world: World) -> World:
     speaking = world.old if world.old >= 0 else world.coordinator
     deadline = universe.next_deadline(universe.states[speaking], float(world.now))
     away = [n.away_since + NODE_GRACE_S + 1 for n in world.nodes if _is_missed(n)]
-    deadline = min([deadline, *away])
+    grace = [n.leaves_by for n in world.nodes if n.leaves_by > world.now and n.acts]
+    deadline = min([deadline, *away, *grace])
     if deadline > world.now + LIST_S and (told := _told_again(universe, world)) is not None:
         return told
     world = world._replace(now=max(world.now + 1, int(-(-deadline // 1))))
@@ -454,6 +508,7 @@ def tick(universe: Universe, world: World) -> World:
     for process in world.processes:
         if process.alive and process.phase != "starting" and _is_spoken_of(world, process):
             world = _speak(universe, world, process)
+    world = end_late_leavers(universe, world)
     away = [not n.is_connected and world.now - n.away_since > NODE_GRACE_S for n in world.nodes]
     world = lose_nodes(universe, world, [number for number, is_away in enumerate(away) if is_away])
     for number, node in enumerate(world.nodes):

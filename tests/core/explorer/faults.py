@@ -20,6 +20,7 @@ from tests.core.explorer.coordinator import (
     reboot,
     take_over,
     tick,
+    told_to_end,
 )
 from tests.core.explorer.process import Process
 from tests.core.explorer.universe import Universe, tell
@@ -144,6 +145,10 @@ def lose_connections(universe: Universe, world: World) -> Iterator[Action]:
             spent = world._replace(faults=faults._replace(cuts=faults.cuts - 1))
             label = ("the connection of", name, "breaks for ever")
             yield label, partial(drop, spent, number, is_cut=True)
+        if faults.leavings and node.acts and node.leaves_by < 0:
+            spent = world._replace(faults=faults._replace(leavings=faults.leavings - 1))
+            label = ("the agent of", name, "is told to end")
+            yield label, partial(told_to_end, universe, spent, number)
         if faults.reboots and not node.is_asleep:
             spent = world._replace(faults=faults._replace(reboots=faults.reboots - 1))
             label = ("the agent of", name, "dies and is started anew")

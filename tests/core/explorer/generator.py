@@ -14,7 +14,9 @@ from tests.core.explorer.coordinator import (
     delivered,
     hear,
     join,
+    leave,
     leave_old,
+    may_leave,
     tick,
 )
 from tests.core.explorer.faults import Action, go_wrong
@@ -185,6 +187,8 @@ def agents(universe: Universe, world: World) -> Iterator[Action]:
             yield ("coordinator hears", event), partial(hear, universe, rest, event, number)
         if not node.is_connected and not node.is_cut and node.acts:
             yield ("the agent of", name, "is back"), partial(join, universe, world, number)
+        if may_leave(world, number):
+            yield ("the agent of", name, "leaves"), partial(leave, universe, world, number)
         if node.follows_old and world.old >= 0 and node.acts:
             label = ("the agent of", name, "comes to the new coordinator")
             yield label, partial(leave_old, universe, world, number)

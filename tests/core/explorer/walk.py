@@ -31,7 +31,7 @@ wakes then wakes late."""
 MOST_OF = Faults(
     kills=2, hangs=1, breaks=1, ticks=1, repeats=2, restarts=1, crashes=1, overlaps=1, damages=1,
     drops=2, cuts=2, reboots=1, unreaped=1, beats=2, lists=3, severs=2, slows=2, stalls=1, locks=1,
-    mends=2, sleeps=2, wakes=3, naps=1,
+    mends=2, sleeps=2, wakes=3, naps=1, leavings=2,
 )  # fmt: skip
 """How many of each kind a walk may meet."""
 

@@ -93,6 +93,9 @@ class Faults(NamedTuple):
     naps: int = 0
     """Coordinators that are stopped for long, and go on."""
 
+    leavings: int = 0
+    """Agents that are told to end, and wait for their replicas to leave."""
+
 
 NO_FAULTS = Faults()
 
@@ -119,6 +122,9 @@ class Node(NamedTuple):
 
     outbox: tuple[int, ...] = ()
     """What its agent says of replicas that it has never run."""
+
+    leaves_by: int = -1
+    """When its agent, which was told to end, waits no longer; -1: it was not told."""
 
     @property
     def acts(self) -> bool:
