@@ -200,6 +200,39 @@ def test_what_another_has_written_alike_while_a_write_failed_is_a_conflict(
         asyncio.run(main())
 
 
+def test_a_write_that_happens_after_it_was_looked_is_no_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was asked in vain does it seconds later, between a look and the next try."""
+    monkeypatch.setattr(LockedFile, "write_again_s", (0.01,) * 3)
+    path, exchange, holds = tmp_path / "register.json", LockedFile.exchange, RegisterFile.holds
+    late: list[bytes] = []
+
+    def fail(_: LockedFile, data: bytes, *, expected: bytes | None) -> bool:
+        del expected
+        monkeypatch.setattr(LockedFile, "exchange", exchange)
+        late.append(data)
+        raise OSError(110, "Connection timed out")
+
+    def look(self: RegisterFile, register: Register) -> bool:
+        found = holds(self, register)
+        if late:
+            path.write_bytes(late.pop())
+        return found
+
+    async def main() -> None:
+        held = HeldRegister(RegisterFile(path))
+        await held.write(FIRST)
+        monkeypatch.setattr(LockedFile, "exchange", fail)
+        monkeypatch.setattr(RegisterFile, "holds", look)
+        await held.write(SECOND)
+        await held.confirm()
+
+    asyncio.run(main())
+
+    assert RegisterFile(path).read() == SECOND
+
+
 def test_a_register_that_cannot_be_looked_at_after_a_write_failed_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ class HeldRegister:
             return
         expected: Register | None = self._recorded
         failure: OSError | None = None
+        conflict: ConflictError | None = None
         for wait_s in self._stored.write_again_s:
             try:
                 if failure is not None and await aside(self._stored.holds, register):
@@ -234,7 +235,13 @@ class HeldRegister:
                 failure = error
                 _log.warning("the register could not be written: %s", error)
                 await asyncio.sleep(wait_s)
+            except ConflictError as error:
+                if failure is None or conflict is not None:
+                    raise
+                conflict = error  # unless it is what failed, and has happened since it was looked
             else:
                 self._recorded = register
                 return
+        if conflict is not None:
+            raise conflict
         raise PermanentError(f"the register cannot be written: {failure}") from failure
