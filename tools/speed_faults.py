@@ -38,6 +38,8 @@ SPEED_FAULTS = [
         what="a joiner that enters is a joiner still",
         old="        and name not in state.joiners\n        and name not in state.spares\n",
         new="",
+        equivalent="a joiner is a spare for the job until it is heard to have entered, and so is a "
+        "spare: the look at the replica's state leaves both out",
     ),
     _TOGETHER(
         what="where all die together the last of them is not waited for",
