@@ -9,7 +9,7 @@ Every parameter has a stack of sums of its own and merges by binary counting as 
 exists, while the leaf is still in the cache (measured: 0.98 of plain accumulation, against 1.02
 for merging at the end of a slot).  The first of a slot's merges is autograd's where it can be: the
 newest sum lies in ``.grad`` during the backward, and the leaf is added to it in place, as in plain
-accumulation (measured: 0.94 of merging in the hook).  A leaf that is only kept for now goes onto
+accumulation (a prototype: 0.94 of merging in the hook).  A leaf that is only kept for now goes onto
 its stack at the end of its slot: a hook that runs between two kernels costs several times what a
 loop does.  So small parameters have no hook where others of their bucket have one: their leaves
 are taken together, when the last of those hooks has fired, or the backward has ended.  The last
