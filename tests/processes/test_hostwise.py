@@ -218,8 +218,9 @@ def test_a_replica_that_is_killed_between_two_levels_of_an_exchange_costs_no_ste
 
         assert job.wait(2 * DEADLINE_S) == 0, a.said()
         assert [agent.wait() for agent in agents] == [0, 0], b.said()
+        told = {one["replica"] for one in records(a, "end_replica")}  # that came for the last step
         killed = [one for one in records(a, "exited") if one["exited_kind"] == "signal"]
-        assert len(killed) == 5, killed
+        assert len([one for one in killed if one["replica"] not in told]) == 5, killed
         (found,) = digests(a, b)
         assert found == alone(a, int(found.split()[1]))
         audit = audit_run(a.own / "runs" / "train")
