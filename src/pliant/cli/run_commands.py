@@ -204,7 +204,7 @@ def resume(
 
 
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, for CI.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few short runs, for CI.")] = False,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Where report and pictures go.")
     ] = Path("runs/demo"),

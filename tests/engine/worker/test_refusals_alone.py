@@ -38,6 +38,8 @@ def run(folder: Path, **parts: str) -> subprocess.CompletedProcess[str]:
     [
         ({"batch": "7"}, "(train.py, line 7)"),
         ({"line": "step.backward(model(x).mean())"}, "call it once (train.py, line 14)"),
+        ({"hook": "pliant.seed(-1)"}, "at least 0, got -1 (train.py, line 6)"),
+        ({"hook": "pliant.mesh(tp=2)"}, "--workers-per-replica 2 ... (train.py, line 6)"),
     ],
 )
 def test_a_refusal_is_one_sentence(tmp_path: Path, parts: dict[str, str], said: str) -> None:

@@ -24,6 +24,7 @@ import torch
 
 from pliant.core.errors import ConfigError
 from pliant.core.step import seeds
+from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 
 Place = Literal["item", "collate", "slot", "head", "tail", "evaluate", "draws"]
 
@@ -36,6 +37,7 @@ def seed(value: int) -> None:
     Call it before the model is built: ``pliant.seed(1)``.
     """
     global _chosen  # the generators it seeds are global too
+    tell_in_a_sentence()
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ConfigError(f"seed must be an integer of at least 0, got {value!r}")
     _chosen = value

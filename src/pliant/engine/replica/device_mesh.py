@@ -24,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pliant.core.errors import ConfigError
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.worker.bootstrap import WorkerContext, worker_context
+from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 from pliant.machine.loopback import INTERFACE
 
 SHARD = "shard"
@@ -55,6 +56,7 @@ def mesh(**sizes: int) -> DeviceMesh:
         ConfigError: the sizes do not multiply to the workers of a replica.
     """
     global _made  # a process group is the process's
+    tell_in_a_sentence()
     context = worker_context()
     shape = _shape(sizes, context)
     names = tuple(shape)

@@ -14,7 +14,7 @@ from types import TracebackType
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.exits import EXIT_USAGE
 from pliant.engine.worker import script_files
-from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.engine.worker.bootstrap import WorkerContext, worker_context
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -23,7 +23,12 @@ def meet_session(context: WorkerContext | None) -> None:
     """Take note that the script makes a session; ``context`` is None where it runs alone."""
     if context is not None:
         context.meet_session()
-    elif not isinstance(sys.excepthook, partial):
+    tell_in_a_sentence()
+
+
+def tell_in_a_sentence() -> None:
+    """From now on, tell what pliant refuses as ``pliant run`` would, if the script runs alone."""
+    if worker_context() is None and not isinstance(sys.excepthook, partial):
         sys.excepthook = partial(_tell, sys.excepthook)
 
 
