@@ -48,3 +48,24 @@ def test_the_next_claim_of_a_name_is_told_as_well() -> None:
         ("job", "is gone"),
         ("job", "asks for 2 (urgent)"),
     ]
+
+
+def started(*names: str) -> dict[str, Any]:
+    return {"kind": "pool_started", "at": 0.0, "devices": 4, "names": [*names]}
+
+
+def test_devices_are_called_by_the_names_that_their_pool_gave_them() -> None:
+    granted = {"kind": "grant", "at": 1.0, "name": "job", "devices": [1, 2], "to": 2}
+    kept = {"kind": "not_ended", "at": 1.0, "name": "job", "device": 1}
+
+    assert told(started(), granted, kept)[1:] == [
+        ("job", "gets devices 1, 2 and has 2"),
+        ("job", "has not left device 1"),
+    ]
+    assert told(started("cuda:0", "cuda:1", "cuda:2"), granted, kept)[1:] == [
+        ("job", "gets cuda:1, cuda:2 and has 2"),
+        ("job", "has not left cuda:1"),
+    ]
+    assert told(started("cuda:0"), granted | {"devices": [0, 7, "x", []]})[1:] == [
+        ("job", "gets cuda:0, 7 and has 2"),
+    ]

@@ -21,8 +21,8 @@ from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import (
     claim_printer,
     draw,
+    move_printer,
     print_json,
-    print_move,
     print_record,
     say,
 )
@@ -143,7 +143,7 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
     pool = _resolved(given)
     try:
         with patient_output():
-            return run_pool(pool, listener=print_record if as_json else print_move)
+            return run_pool(pool, listener=print_record if as_json else move_printer())
     except (OSError, PermanentError) as error:
         raise ConfigError(f"pool {pool.name} cannot run: {error}") from error
 

@@ -15,7 +15,7 @@ from pliant.core.exits import EXIT_OK
 from pliant.core.printable import in_one_line
 from pliant.observe import log
 from pliant.observe.log import Record
-from pliant.observe.pool_history import move_of, sentence
+from pliant.observe.pool_history import Teller, sentence
 
 
 def print_json(values: Any) -> int:
@@ -57,8 +57,13 @@ def print_record(record: Record) -> None:
     print(json.dumps(record), flush=True)
 
 
-def print_move(record: Record) -> None:
-    """Print what a record of a pool's log tells people, if it tells something."""
-    move = move_of(record)
-    if move is not None:
-        print(f"{clock(move.at)}  {in_one_line(sentence(move))}", flush=True)
+def move_printer() -> Callable[[Record], None]:
+    """Return what prints what each record of a pool's log tells people, if it tells something."""
+    teller = Teller()
+
+    def tell(record: Record) -> None:
+        move = teller.move_of(record)
+        if move is not None:
+            print(f"{clock(move.at)}  {in_one_line(sentence(move))}", flush=True)
+
+    return tell

@@ -5,7 +5,8 @@ decision itself carried.  Knows nothing of columns or colours.
 
 Kinds of a pool's log beside the core's events and actions (``core.allocation.values``):
 
-    pool_started  name, life, devices, capacity, follows, url, user, boot
+    pool_started  name, life, devices, names (of devices that have some), capacity, follows, url,
+                  user, boot
     pool_began    now_s, version, beginning: with what its core begins (``observe.core_values``);
                   every event has the ``now_s`` of its being told
     holding       claims: name, team, devices, waits; every few minutes, for ``pool_usage``
@@ -22,11 +23,12 @@ Kinds of a pool's log beside the core's events and actions (``core.allocation.va
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pliant.core.counts import counted
+from pliant.core.device_names import devices_in_words
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.observe.log import Record, listed, whole
 from pliant.observe.prose import kept_by, quota_of
@@ -58,8 +60,9 @@ def moves_of(records: Iterable[Record], last: int = LAST) -> list[Move]:
     """
     kept: deque[Move] = deque(maxlen=max(last, 1))
     asked: dict[str, str] = {}
+    teller = Teller()
     for record in records:
-        move = move_of(record)
+        move = teller.move_of(record)
         if move is None:
             continue
         if record.get("kind") == "asked":
@@ -72,19 +75,28 @@ def moves_of(records: Iterable[Record], last: int = LAST) -> list[Move]:
     return list(kept)
 
 
-def move_of(record: Record) -> Move | None:
-    """Return what a record tells people; None for what only machines need."""
-    say = _SAY.get(str(record.get("kind")))
-    what = None if say is None else say(record)
-    if what is None:
-        return None
-    return Move(
-        at=float(record.get("at") or 0.0),
-        claim=_claim_of(record),
-        what=what,
-        for_=str(record.get("for_") or ""),
-        reason=str(record.get("reason") or ""),
-    )
+class Teller:
+    """Tells one record after the other, with the names that the pool gave its devices."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def move_of(self, record: Record) -> Move | None:
+        """Return what a record tells people; None for what only machines need."""
+        kind = str(record.get("kind"))
+        if kind == "pool_started":
+            self._names = {at: str(name) for at, name in enumerate(listed(record, "names"))}
+        say = _SAY.get(kind)
+        what = None if say is None else say(_called(record, self._names))
+        if what is None:
+            return None
+        return Move(
+            at=float(record.get("at") or 0.0),
+            claim=_claim_of(record),
+            what=what,
+            for_=str(record.get("for_") or ""),
+            reason=str(record.get("reason") or ""),
+        )
 
 
 def sentence(move: Move) -> str:
@@ -99,9 +111,18 @@ def _claim_of(record: Record) -> str:
     return str(_part(record, "claim").get("name") or record.get("name") or "")
 
 
-def _numbers(value: Any) -> str:
-    devices = value if isinstance(value, list) else []
-    return f"device{'s' * (len(devices) != 1)} {', '.join(map(str, devices))}"
+def _called(record: Record, names: Mapping[int, str]) -> Record:
+    """Return the record with the words for its devices instead of their numbers."""
+    several = record.get("devices", [])
+    words = {"device": _words([record.get("device")], names)}
+    if isinstance(several, list):
+        words["devices"] = _words(several, names)
+    return {**record, **words}
+
+
+def _words(devices: list[Any], names: Mapping[int, str]) -> str:
+    numbers = [device for device in devices if isinstance(device, int)]  # a log may be damaged
+    return devices_in_words(numbers, names) if numbers else ""
 
 
 def _asked(record: Record) -> str:
@@ -115,12 +136,12 @@ def _asked(record: Record) -> str:
 def _granted(record: Record) -> str:
     devices = record.get("devices")
     now = f"has {record.get('to')}"
-    return f"gets {_numbers(devices)} and {now}" if devices else f"may keep what it {now}"
+    return f"gets {devices} and {now}" if devices else f"may keep what it {now}"
 
 
 def _shrunk(record: Record) -> str:
     to, devices = record.get("to"), record.get("devices")
-    which = f" without {_numbers(devices)}" if devices else ""
+    which = f" without {devices}" if devices else ""
     return f"is to shrink to {to}{which} within {_seconds(record.get('notice_s'))}"
 
 
@@ -130,7 +151,7 @@ def _seconds(value: Any) -> str:
 
 def _recovered(record: Record) -> str:
     devices = record.get("devices")
-    return f"is here, with {_numbers(devices)}" if devices else "is here, and waits"
+    return f"is here, with {devices}" if devices else "is here, and waits"
 
 
 def _noted(record: Record) -> str:
@@ -141,7 +162,7 @@ def _noted(record: Record) -> str:
 def _ended(record: Record) -> str:
     pids = record.get("pids")
     said = ", ".join(map(str, pids)) if isinstance(pids, list) else str(pids)
-    return f"did not leave device {record.get('device')}: process {said} was ended"
+    return f"did not leave {record.get('device')}: process {said} was ended"
 
 
 def _team(record: Record) -> str:
@@ -178,15 +199,15 @@ _SAY: dict[str, Callable[[Record], str | None]] = {
     ),
     "overdue": lambda r: f"still has {counted(r.get('excess'), 'device')} too many",
     "refuse": lambda r: "is refused",
-    "released": lambda r: f"gave back {_numbers(r.get('devices'))}",
+    "released": lambda r: f"gave back {r.get('devices')}",
     "gone": lambda r: "is gone",
     "release": lambda r: f"was released by {r.get('by')}, within {_seconds(r.get('notice_s'))}",
     "ended": _ended,
-    "not_ended": lambda r: f"has not left device {r.get('device')}",
+    "not_ended": lambda r: f"has not left {r.get('device')}",
     "devices_set": lambda r: f"{counted(r.get('count'), 'device')} may be in use",
-    "cordoned": lambda r: f"{_numbers(r.get('devices'))}: not handed out any more{_noted(r)}",
-    "uncordoned": lambda r: f"{_numbers(r.get('devices'))}: handed out again",
-    "drained": lambda r: f"{_numbers(r.get('devices'))}: taken back{_noted(r)}",
+    "cordoned": lambda r: f"{r.get('devices')}: not handed out any more{_noted(r)}",
+    "uncordoned": lambda r: f"{r.get('devices')}: handed out again",
+    "drained": lambda r: f"{r.get('devices')}: taken back{_noted(r)}",
     "team_set": _team,
     "team_removed": lambda r: f"team {r.get('name')} is forgotten",
     "class_set": _class,

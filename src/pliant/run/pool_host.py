@@ -189,6 +189,7 @@ async def _serve(
         name=config.name,
         life=driver.saved.life,
         devices=driver.saved.size,
+        names=list(driver.saved.names),
         capacity=driver.follows or None,
         follows=follows,
         url=url_of(sock),

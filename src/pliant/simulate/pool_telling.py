@@ -14,7 +14,7 @@ from typing import Any
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line
 from pliant.observe.log import Record
-from pliant.observe.pool_history import move_of, sentence
+from pliant.observe.pool_history import Teller, sentence
 from pliant.simulate.pool_replay import PoolStep, PoolTurn, record_of_action
 from pliant.simulate.replay import Break, summary
 from pliant.simulate.replay_telling import tell_difference
@@ -132,5 +132,5 @@ def json_of_pool(step: PoolStep) -> dict[str, Any]:
 
 
 def _told(record: Record) -> str:
-    move = move_of(record)
+    move = Teller().move_of(record)
     return "" if move is None else sentence(move)
