@@ -10,7 +10,7 @@ from pliant.core.events import NodeJoined, PolicySet, Prepared, Registered, Scal
 from pliant.core.job import controller
 from pliant.core.job.apart import found
 from pliant.core.job.sizing import view
-from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState
+from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState, free_devices
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.table import Table
@@ -132,3 +132,16 @@ def test_a_device_taken_back_where_nobody_is_reached_is_missed_once(
     )
 
     assert (view(job).devices, view(job).apart) == (devices, 3 - devices)
+
+
+def test_a_node_with_fewer_devices_than_replicas_has_none_free() -> None:
+    job, _ = controller.begin(now_s=0.0, settings=GIVEN)
+    nodes = {NodeId("n1"): 1, NodeId("n2"): 2, NodeId("n3"): 1}
+    homes = ["n1", "n1", "n2", "n3"]
+    replicas = {
+        ReplicaId(f"r{number}"): Replica(node=NodeId(home), started_at=0.0, due_s=9.0)
+        for number, home in enumerate(homes, 1)
+    }
+    job = replace(job, nodes=Table(nodes), replicas=Table(replicas))
+
+    assert free_devices(job) == {NodeId("n2"): 1}
