@@ -31,6 +31,7 @@ from pliant.core.commands import (
     Prepare,
     Publish,
     Reform,
+    Release,
     RollCall,
     StartReplica,
     Switch,
@@ -40,6 +41,7 @@ from pliant.core.events import (
     Event,
     Exited,
     ExitKind,
+    Finished,
     NodeJoined,
     Prepared,
     PublishAsked,
@@ -336,17 +338,45 @@ def test_nothing_is_published_once_another_has_taken_over(tmp_path: Path) -> Non
     assert world.agent.commands(Publish) == [Publish(to=(ReplicaId("r1"),), checkpoint="step-8")]
 
 
-def test_nobody_is_told_of_an_end_once_another_has_taken_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_failure", [True, False])
+def test_nobody_is_told_of_an_end_once_another_has_taken_over(
+    tmp_path: Path, is_failure: bool
+) -> None:
     """Its agents may still be listening, while the job goes on under the other."""
+    r1, r2, r3 = (ReplicaId(f"r{number}") for number in (1, 2, 3))
+
+    def is_decided(recorded: Register | None) -> bool:
+        return recorded is not None and recorded.outcome is not None and recorded.outcome.is_final
+
+    async def ending(world: World) -> None:
+        """Let all be over but the exit of one that is in no record, so that nothing is written."""
+        hear, first, second = world.driver.receive, Generation(1), Generation(2)
+        for name in (r1, r2):
+            hear(Prepared(replica=name, generation=first))
+        await world.until(lambda: world.agent.commands(Switch))
+        for name in (r1, r2):
+            hear(Switched(replica=name, generation=first, step=0))
+        hear(Exited(replica=r2, kind=ExitKind.SIGNAL, detail="SIGKILL"))
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 3)
+        hear(Switched(replica=r1, generation=second, step=4))
+        hear(Finished(replica=r1, committed=8, lineage=Lineage(1)))
+        await world.until(lambda: world.agent.commands(Release))
+        hear(Exited(replica=r1, kind=ExitKind.FINISHED))
+        await world.until(lambda: is_decided(world.register.read()))
 
     async def main() -> tuple[World, BaseException | None]:
         world = World(tmp_path)
         driving = asyncio.create_task(world.driver.run())
         await _prepared(world)
+        if not is_failure:
+            await ending(world)
         recorded = world.register.read()
         assert recorded is not None
         world.register.write(replace(recorded, incarnation=Incarnation(2)), expected=recorded)
-        world.driver.receive(AgentFailed(node=NODE, reason="its fork server died"))
+        if is_failure:
+            world.driver.receive(AgentFailed(node=NODE, reason="its fork server died"))
+        else:
+            world.driver.receive(Exited(replica=r3, kind=ExitKind.SIGNAL, detail="SIGKILL"))
         await asyncio.wait({driving}, timeout=DEADLINE_S)
         world.log.close()
         return world, driving.exception()
