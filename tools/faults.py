@@ -162,6 +162,27 @@ FAULTS = [
     ),
     Fault(
         rule="5.6",
+        what="a spare that keeps the interpreter lock is never ended",
+        path="membership/hangs.py",
+        old="    if held_up_by is None and not pulse.is_mute:\n",
+        new="    if held_up_by is None:\n",
+    ),
+    Fault(
+        rule="5.6",
+        what="a spare that has let go of the interpreter lock counts as hung until its next sign",
+        path="membership/worker_events.py",
+        old="hung_at_s = NEVER if pulse.is_mute and not is_mute else pulse.hung_at_s",
+        new="hung_at_s = pulse.hung_at_s",
+    ),
+    Fault(
+        rule="5.6",
+        what="a member that keeps the interpreter lock is ended for it as a spare is",
+        path="membership/hangs.py",
+        old="    others |= _mute(state, said) - (state.spares.keys() - present)\n",
+        new="",
+    ),
+    Fault(
+        rule="5.6",
         what="a joiner is blamed for the last holder, which keeps the interpreter lock for long",
         path="membership/blame.py",
         old="    if until_s > moment.now_s or mute - group.dispensable(state, mute):",

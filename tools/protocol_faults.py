@@ -120,14 +120,14 @@ PROTOCOL_FAULTS = [
         rule="5.6",
         what="one that waits for its release counts as hung",
         path="membership/hangs.py",
-        old=" | (state.leavers - frozenset(members(state)))",
+        old=" | (state.leavers - present)",
         new="",
     ),
     Fault(
         rule="5.6",
         what="one that was held up for a moment, and is again, counts as held up since",
         path="membership/hangs.py",
-        old="    if held_up_by is None:\n        return NEVER\n",
+        old="    if held_up_by is None and not pulse.is_mute:\n        return NEVER\n",
         new="",
     ),
     Fault(

@@ -213,6 +213,10 @@ SOAK = {
     "a script that keeps the interpreter lock, and a coordinator that dies": Case(
         devices=2, steps=1, faults=Faults(locks=1, restarts=1, wakes=1, waits=4), is_prompt=True
     ),
+    "a kill below the minimum, and a spare whose script keeps the lock on its way": Case(
+        devices=2, min_replicas=2, steps=2, call_ends=(1,), faults=Faults(kills=1, locks=1),
+        is_prompt=True,
+    ),
     "a coordinator that sleeps, a join and a kill": Case(
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(naps=1, kills=1),
         is_prompt=True,

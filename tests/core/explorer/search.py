@@ -134,13 +134,12 @@ def is_over(universe: Universe, world: World) -> bool:
         return True
     mute = {p.name for p in world.processes if p.unreaped or is_mute(world, p)}
     holders = frozenset(group.members(job.membership)) - group.outsiders(job.membership)
-    locked = frozenset(process.name for process in world.processes if process.is_locked)
-    if holders and holders <= locked:
+    if holders and holders <= {process.name for process in world.processes if process.is_locked}:
         return True
     room = sum(universe.nodes[number] for number in reached(world)) - sum(
         process.unreaped and process.node in reached(world) for process in world.processes
     )
-    room -= taken_back(universe, job) + len(locked - holders)  # whom nobody ends yet
+    room -= taken_back(universe, job)
     if world.severed:
         room = min(room, most_together(universe, world))
     return bool(job.membership.unheard & mute) or room < universe.min_replicas

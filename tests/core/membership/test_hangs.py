@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core.commands import EndReplica
-from pliant.core.events import Busy, Progressed
+from pliant.core.events import Busy, Progressed, Spare
 from pliant.core.membership import silence, worker_events
 from pliant.core.membership.hangs import held_up_by, stuck
 from pliant.core.membership.state import Membership, Moment, Pulse, Timeouts
@@ -119,6 +119,67 @@ def test_a_spare_that_hangs_is_ended_and_nobody_waits_for_it() -> None:
             "longer pauses with session.busy(max_s)",
         ),
     )
+
+
+def mute(state: Membership, at_s: float) -> Membership:
+    sign = Progressed(replica=A, generation=TWO, committed=0, calls=0, is_spoken_for=True)
+    return worker_events.hear_worker(state, sign, moment(at_s))[0]
+
+
+def spare() -> tuple[Membership, Spare]:
+    """Return a membership of which A is no member any more, and what A says as a spare."""
+    said = Spare(replica=A, calls=0, num_slots=8, layout="l", endpoint="a:1", is_durable=False)
+    state = replace(membership(), gone=frozenset({A}))
+    return worker_events.hear_worker(state, said, moment(5.0))[0], said
+
+
+def test_a_spare_that_keeps_the_lock_is_ended_and_a_member_is_not() -> None:
+    state = mute(mute(spare()[0], 10.0), 50.0)
+
+    _, commands = silence.tick(state, moment(70.0))
+
+    assert ended(state, 69.0) == ()
+    assert commands == (
+        EndReplica(
+            replica=A,
+            reason="its script kept the interpreter lock for 60 s; announce longer pauses with "
+            "session.busy(max_s)",
+        ),
+    )
+    assert stuck(mute(mute(membership(), 10.0), 50.0)) == {}
+
+
+def test_a_spare_that_lets_go_of_the_lock_begins_anew() -> None:
+    """It says Spare when it comes to ``steps()``: its next sign of life may come later."""
+    state, said = spare()
+    state = worker_events.hear_worker(mute(state, 10.0), said, moment(69.0))[0]
+
+    assert stuck(state) == {}
+    assert stuck(mute(state, 80.0)) == {A: 140.0}
+    assert stuck(mute(says(state, 75.0), 80.0)) == {A: 140.0}
+    assert stuck(says(mute(state, 80.0), 90.0)) == {A: 150.0}
+
+
+def test_a_spare_that_asked_for_patience_may_keep_the_lock() -> None:
+    state, _ = spare()
+    state, _ = worker_events.hear_worker(state, Busy(replica=A, max_s=100.0), moment(9.0))
+    state = mute(state, 10.0)
+
+    state, commands = silence.tick(state, moment(70.0))
+
+    assert commands == ()
+    assert stuck(mute(state, 80.0)) == {A: 169.0}
+
+
+def test_spares_that_hang_for_several_reasons_are_ended_one_after_the_other() -> None:
+    state = replace(mute(spare()[0], 10.0), recorded=None)
+    sign = Progressed(replica=B, generation=TWO, committed=8, calls=0, held_up_by=1)
+    state, _ = worker_events.hear_worker(state, sign, moment(10.0))
+
+    after, _ = silence.tick(state, moment(70.0))
+
+    assert ended(state, 70.0) == (A,)
+    assert ended(after, 70.0) == (B,)
 
 
 def test_the_others_wait_for_whom_nobody_else_waits_first() -> None:

@@ -101,7 +101,7 @@ def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -
     """End those of which one worker has kept the rest waiting for long, but who asked for more.
 
     Also the last that hold the state, and whatever is under way: they are not silent, and nobody
-    can get at what they hold.
+    can get at what they hold.  And spares that are mute.
     """
     hang_s, pulses = moment.timeouts.hang_s, state.pulses
     for name in stuck:
@@ -109,7 +109,7 @@ def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -
             later_s = pulses[name].busy_until_s + hang_s
             later = replace(pulses[name], hung_at_s=later_s)
             return replace(state, pulses=pulses.put(name, later)), ()
-    ended = stuck & frozenset(group.members(state)) or stuck
+    ended = hangs.stuck_alike(state, stuck)
     return changes.end(state, ended, hangs.why_hung(state, ended, hang_s), moment)
 
 

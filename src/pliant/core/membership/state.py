@@ -132,7 +132,7 @@ class Pulse:
     """Its worker for which, as it said last, its other workers wait."""
 
     hung_at_s: float = NEVER
-    """When it counts as hung, as it says so all the time and no step is committed."""
+    """When it counts as hung, as it says so all the time, or is mute, and no step is committed."""
 
     mute_at_s: float = NEVER
     """Since when its agent speaks for it: it lives, and its threads do not come to do anything."""

@@ -97,7 +97,8 @@ def _alive(
     pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
     mute_at_s = min(pulse.mute_at_s, moment.now_s) if is_mute else NEVER
-    pulse = changed(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s)
+    hung_at_s = NEVER if pulse.is_mute and not is_mute else pulse.hung_at_s
+    pulse = changed(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s, hung_at_s=hung_at_s)
     return changed(
         state,
         pulses=state.pulses.put(replica, pulse),
@@ -251,15 +252,16 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     replica = event.replica
     pulse = state.pulses[replica]
     committed = max(pulse.committed, event.committed)
-    said = committed, event.waiting, event.held_up_by
-    if said != (pulse.committed, pulse.waiting, pulse.held_up_by):
-        stuck = event.held_up_by
+    stuck = event.held_up_by
+    hung_at_s = hangs.counts_as_hung_at_s(pulse, stuck, committed, moment)
+    said = committed, event.waiting, stuck, hung_at_s
+    if said != (pulse.committed, pulse.waiting, pulse.held_up_by, pulse.hung_at_s):
         pulse = changed(
             pulse,
             committed=committed,
             waiting=event.waiting,
             held_up_by=stuck,
-            hung_at_s=hangs.counts_as_hung_at_s(pulse, stuck, committed, moment),
+            hung_at_s=hung_at_s,
         )
         state = changed(state, pulses=state.pulses.put(replica, pulse))
     if committed > state.committed:
