@@ -158,10 +158,19 @@ DEFAULT = {
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(locks=1, wakes=1, waits=4),
         is_prompt=True,
     ),
+    "two nodes whose agents are told to end": Case(
+        devices=1, others=(1,), steps=1, faults=Faults(leavings=2), is_prompt=True
+    ),
     "a coordinator that sleeps": Case(devices=2, steps=1, faults=Faults(naps=1), is_prompt=True),
 }  # fmt: skip
 
 SOAK = {
+    "two nodes whose agents are told to end, and a checkpoint": Case(
+        devices=1, others=(1,), saves=1, faults=Faults(leavings=2), is_prompt=True
+    ),
+    "two nodes whose agents are told to end, and a kill": Case(
+        devices=1, others=(2,), steps=1, faults=Faults(leavings=2, kills=1), is_prompt=True
+    ),
     "a leaver, and a hang that ends": Case(
         devices=2, wishes=(DRAIN,), faults=Faults(hangs=1, wakes=1, waits=4), is_prompt=True
     ),

@@ -12,6 +12,7 @@ from tests.core.explorer.world import Violation, World, find, is_mute, running_o
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
 from pliant.core.job.state import Job, Stage
+from pliant.core.membership import state as group
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Timeouts
@@ -203,6 +204,20 @@ def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
     others = [universe.members[p.member] for p in known]
     if not any(other.has_state and other.committed >= mine.committed for other in others):
         raise Violation(f"{name} is told to exit and is the only holder of its state")
+
+
+def check_leaving(universe: Universe, world: World, number: int) -> None:
+    """Who is on a node that leaves is let go only if others have the state, or could come."""
+    job: Job = universe.states[world.coordinator]
+    if universe.node_name(number) not in job.leaving or not group.members(job.membership):
+        return
+    names = map(universe.node_name, range(len(universe.nodes)))
+    stay = {n for n, name in enumerate(names) if name in job.nodes and name not in job.leaving}
+    there = [process for process in world.processes if process.node in stay]
+    if any(p.alive or p.exit is not None or p.unreaped for p in there):
+        return
+    if not any(universe.nodes[n] > len(running_on(world, n)) for n in stay):
+        raise Violation(f"all may go from n{number + 1}, where alone the state is")
 
 
 def record_commit(universe: Universe, world: World, mine: Member) -> World:

@@ -14,6 +14,7 @@ from tests.core.explorer.checks import (
     check_end,
     check_expected,
     check_holder,
+    check_leaving,
     check_order,
     check_publish,
     check_register,
@@ -363,7 +364,11 @@ def say_leaving(universe: Universe, world: World, number: int) -> World:
     if node.leaves_by < 0 or world.ended is not None:
         return world
     notice_s = float(max(0, node.leaves_by - world.now))
-    return hear(universe, world, NodeLeaving(node=name, notice_s=notice_s), number)
+    was_told = name in universe.states[world.coordinator].leaving
+    world = hear(universe, world, NodeLeaving(node=name, notice_s=notice_s), number)
+    if not was_told:
+        check_leaving(universe, world, number)
+    return world
 
 
 def leave_old(universe: Universe, world: World, number: int) -> World:
