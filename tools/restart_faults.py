@@ -275,8 +275,8 @@ RESTART_FAULTS = [
         rule="R20",
         what="who may publish after the wait for others is over is not waited for",
         path="job/handlers.py",
-        old="start_by_s=max(tx.job.start_by_s, wait_s))\n    else:",
-        new="start_by_s=tx.job.start_by_s)\n    else:",
+        old="            _wait_for_publisher(tx, event.replica)\n",
+        new="            pass\n",
     ),
     Fault(
         rule="R20",
@@ -368,6 +368,20 @@ RESTART_FAULTS = [
         path="job/state.py",
         old=" if node not in job.leaving}\n",
         new="}\n",
+    ),
+    Fault(
+        rule="R20",
+        what="who asks again and again to publish what is lost is waited for without end",
+        path="job/handlers.py",
+        old="min(tx.now_s + wait_s, until_s))",
+        new="tx.now_s + wait_s)",
+    ),
+    Fault(
+        rule="R20",
+        what="each question to publish what is lost is waited for as if it were the first",
+        path="job/handlers.py",
+        old="job.asking.get(name, tx.now_s + ASKS_S + wait_s)",
+        new="tx.now_s + ASKS_S + wait_s",
     ),
     Fault(
         rule="R20",

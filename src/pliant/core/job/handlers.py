@@ -36,6 +36,9 @@ from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
 from pliant.core.values import CHECKPOINT_PLACE, ReplicaId
 
+ASKS_S = 60.0
+"""How long a worker asks for leave to publish one checkpoint, as in ``engine.protocol``."""
+
 # --- workers ---------------------------------------------------------------------------
 
 
@@ -169,11 +172,18 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
         tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
         tx.job = replace(tx.job, may_have_checkpoints=True)  # if its Saved is never heard
         tx.job = replace(tx.job, publishers=tx.job.publishers | {event.replica})
-        if tx.job.membership.phase is Phase.LOST:  # it has been waited for; now it is near
-            wait_s = tx.now_s + tx.settings.start_wait_s
-            tx.job = replace(tx.job, start_by_s=max(tx.job.start_by_s, wait_s))
+        if tx.job.membership.phase is Phase.LOST:
+            _wait_for_publisher(tx, event.replica)
     else:
         tx.count_stale()
+
+
+def _wait_for_publisher(tx: Transaction, name: ReplicaId) -> None:
+    """Wait for what is near, though it has been waited for already; but not for ever."""
+    job, wait_s = tx.job, tx.settings.start_wait_s
+    until_s = job.asking.get(name, tx.now_s + ASKS_S + wait_s)
+    start_by_s = max(job.start_by_s, min(tx.now_s + wait_s, until_s))
+    tx.job = replace(job, asking=job.asking.put(name, until_s), start_by_s=start_by_s)
 
 
 def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:

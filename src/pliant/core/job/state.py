@@ -263,6 +263,9 @@ class Job:
     publishers: frozenset[ReplicaId] = frozenset()
     """Who may have been told to publish: until it is gone, a checkpoint may come of it."""
 
+    asking: Table[ReplicaId, float] = field(default_factory=Table)
+    """Who has asked to publish what is lost, and until when at most it is waited for."""
+
     damaged: frozenset[str] = frozenset()
     """Checkpoints that could not be loaded."""
 
