@@ -141,5 +141,6 @@ def test_a_place_where_nobody_listens_refuses_and_one_that_is_silent_does_not() 
             assert not asyncio.run(candidate._refuses(f"http://127.0.0.1:{port}"))
             assert not asyncio.run(candidate._refuses(full))
             assert not asyncio.run(candidate._refuses("http://nobody.invalid:7000"))
+    assert not asyncio.run(candidate._refuses("http://[fd00::1"))  # whatever wrote the sign
 
     assert asyncio.run(candidate._refuses(f"https://127.0.0.1:{port}"))

@@ -283,8 +283,8 @@ async def _refuses(url: str) -> bool:
 
     Another process that listens there by now counts as the coordinator: the sign tells them apart.
     """
-    place = urlsplit(url)
     try:
+        place = urlsplit(url)
         opening = asyncio.open_connection(place.hostname, place.port)
         if (opened := await within(opening, LOOK_S)) is not None:
             opened[1].close()
