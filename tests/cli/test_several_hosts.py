@@ -6,12 +6,15 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pliant.cli import candidates, several_hosts
+from pliant.agent.agent_config import GRACE_S
+from pliant.cli import candidates, run_commands, several_hosts
+from pliant.cli.arguments import seconds
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.settings import Settings, resolve
 from pliant.cli.several_hosts import (
@@ -160,3 +163,19 @@ def test_a_file_that_no_coordinator_has_written_is_waited_for_and_then_named(
     path.write_text("{}")
     with pytest.raises(ConfigError, match="no coordinator has written that"):
         address_of(f"@{path}")
+
+
+@pytest.mark.parametrize(("given", "grace_s"), [(None, GRACE_S), ("1m", 60.0), ("0", 0.0)])
+def test_the_agent_of_a_host_that_joins_has_the_grace_that_was_given(
+    given: str | None, grace_s: float
+) -> None:
+    """As that of ``pliant agent``, with the same time unless it is told another."""
+    here = joining(settings(grace=given))
+
+    assert here.agent(WHAT, {}).grace_s == grace_s
+    assert seconds("--grace", signature(run_commands.agent).parameters["grace"].default) == GRACE_S
+
+
+def test_a_grace_that_is_no_time_is_refused_where_it_was_given() -> None:
+    with pytest.raises(ConfigError, match="--grace 'soon' is no duration"):
+        joining(settings(grace="soon"))

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pliant.cli.arguments import some_seconds
+from pliant.agent.agent_config import GRACE_S
+from pliant.cli.arguments import seconds, some_seconds
 from pliant.cli.settings import BOUNDS, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
@@ -49,6 +50,16 @@ def session_limit_of(settings: Settings) -> float | None:
     """
     given = settings["session_timeout"]
     return None if given.value is None else some_seconds(given.source, str(given.value))
+
+
+def grace_of(settings: Settings) -> float:
+    """Return how long replicas of this host may take to leave once it is told to end, in seconds.
+
+    Raises:
+        ConfigError: it is no duration.
+    """
+    given = settings["grace"]
+    return GRACE_S if given.value is None else seconds(given.source, str(given.value))
 
 
 def verify_every_of(settings: Settings) -> int:

@@ -202,6 +202,13 @@ SETTINGS = (
         help="With --join: what this host is called.  [default: the host's name]",
     ),
     Setting(
+        name="grace",
+        metavar="TIME",
+        commands=(RUN,),
+        help="With --join: how long replicas may take to leave, once this is told to end, unless it"
+        " coordinates.  [default: 25s]",
+    ),
+    Setting(
         name="label",
         metavar="KEY=VALUE",
         commands=(RUN,),

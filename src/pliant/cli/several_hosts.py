@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.job_settings import job_name, labels_of, tls_of, workers_of
+from pliant.cli.job_settings import grace_of, job_name, labels_of, tls_of, workers_of
 from pliant.cli.settings import Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.commands import EndJob
@@ -62,7 +62,7 @@ POLL_S = 0.1
 
 BOUNDS = ("min_replicas", "max_replicas")
 
-NEEDS_JOIN = ("nnodes", "devices_per_node", "interface", "token_file", "node")
+NEEDS_JOIN = ("nnodes", "devices_per_node", "interface", "token_file", "node", "grace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,9 @@ class Joining:
 
     labels: Labels
 
+    grace_s: float
+    """How long its replicas may take to leave once it is told to end."""
+
     def agent(self, what: WhatToRun, environ: Mapping[str, str]) -> AgentConfig:
         """Return what this host's agent is made of."""
         return AgentConfig(
@@ -103,6 +106,7 @@ class Joining:
             here=(what.directory or Path.cwd()).absolute(),
             asked=tuple(what.words),
             give_up_s=GIVE_UP_S,
+            grace_s=self.grace_s,
             labels=self.labels,
             tls=self.tls,
         )
@@ -229,6 +233,7 @@ def joining(settings: Settings) -> Joining:
         devices=devices,
         reached_at=reached_at(address, settings["interface"].value),
         labels=labels_of((label := settings["label"]).value, label.source),
+        grace_s=grace_of(settings),
     )
 
 
