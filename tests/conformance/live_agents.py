@@ -46,6 +46,7 @@ from pliant.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodeSilent,
     Progressed,
     Running,
     WorkerEvent,
@@ -121,6 +122,9 @@ class LiveAgents(LiveCoordinators):
             heard = None  # silence
             for name in (event.node, *event.others):
                 await self._fall_silent(self._nodes[name])
+        elif isinstance(event, NodeSilent):
+            heard = None
+            self._say_nothing(event)
         elif isinstance(event, WorkerEvent | AgentEvent):
             if await self._happens(event):
                 heard = await self._heard(event)
@@ -155,8 +159,8 @@ class LiveAgents(LiveCoordinators):
         match event:
             case NodeJoined():
                 return await self._comes(event)
-            case NodeLost() | DiedTogether():
-                return False
+            case NodeLost() | NodeSilent() | DiedTogether():
+                return False  # silence
             case NodeLeaving(node=name, notice_s=notice_s):
                 if is_connected := self._is_connected(name):
                     agent = self._nodes[name].agent
@@ -293,6 +297,13 @@ class LiveAgents(LiveCoordinators):
         nodes._away_s = -math.inf
         await self._cut_off(node)
         nodes._away_s = NEVER_S
+
+    def _say_nothing(self, silent: NodeSilent) -> None:
+        """Let agents that are connected have said nothing for long enough already."""
+        nodes = self._drivers[-1].nodes
+        nodes._look_at_s = -math.inf
+        for name in (silent.node, *silent.others):
+            nodes._nodes[name].speaks, nodes._nodes[name].heard_s = False, -math.inf
 
     def _is_connected(self, name: NodeId) -> bool:
         return name in self._nodes and self._nodes[name].is_connected

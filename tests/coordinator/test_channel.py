@@ -268,3 +268,34 @@ def test_an_agent_does_not_come_under_a_name_that_its_certificate_has_not(tmp_pa
     log.close()
     assert driver.nodes.life_of(HERE) is None
     assert [type(one) for one in socket.heard] == [Unfit]
+
+
+def test_an_agent_that_is_connected_and_says_nothing_is_told_once() -> None:
+    """Of one without a connection it is told that it is lost."""
+    nodes = JobNodes(silent_s=5.0)
+    for node in (HERE, THERE):
+        nodes.attach(NodeJoined(node=node, devices=1), channel := Deaf())
+    told = []
+
+    for now_s in range(20):
+        if now_s not in range(3, 12):
+            nodes.note_speech(THERE)
+        if now_s == 4:
+            nodes.note_speech(HERE)
+        if now_s == 7:
+            nodes.detach(THERE, channel, now_s=now_s)
+        told += [(now_s, node) for node in nodes.fallen_silent(float(now_s))]
+
+    assert told == [(9, HERE)]
+    nodes.note_speech(HERE)
+    assert not nodes.fallen_silent(20.0)
+    assert nodes.fallen_silent(25.0) == [HERE]
+
+
+def test_what_was_said_while_the_coordinator_slept_is_read_before_it_looks() -> None:
+    nodes = JobNodes(silent_s=5.0)
+    nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
+    nodes.fallen_silent(0.0)
+    nodes.note_speech(HERE)
+
+    assert not nodes.fallen_silent(100.0)

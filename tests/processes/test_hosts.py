@@ -17,9 +17,10 @@ import pytest
 from tests.checkpoint.test_broken_disk import may_mount
 from tests.live.prompt import WAIT_S, run_typed
 from tests.processes import elastic
+from tests.processes.apart import ApartJob, apart
 from tests.processes.launching import RunningJob
 from tests.processes.test_cli import environment, pliant
-from tests.processes.test_restart import training
+from tests.processes.test_restart import status_of, training
 from tests.processes.test_resume import SCRIPT
 
 from pliant.agent.agent_config import GRACE_S
@@ -101,6 +102,48 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
         else:
             agent.send_signal(signal.SIGCONT)
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
+
+
+def test_nothing_is_started_on_a_node_whose_agent_says_nothing(tmp_path: Path) -> None:
+    """It would never come; once the agent goes on its node counts again."""
+    over = tmp_path / "over"
+    words: list[object] = [elastic.SCRIPT, "--model", "gpt", "--steps", 100_000, "--pace", 0.1]
+    words += ["--digest-file", tmp_path / "digests", "--tails-file", tmp_path / "tails"]
+
+    def starts(job: ApartJob) -> list[str]:
+        return [str(record["node"]) for record in job.records("start_replica")]
+
+    with apart(tmp_path, *words, "--until", over, nodes={"near": 1}) as job:
+        elastic.wait_for_members(job, "r1")
+        job.employ("far", 2)
+        elastic.wait_for_members(job, "r1", "r2")
+        agent = psutil.Process(job.agents["far"].pid)
+        agent.send_signal(signal.SIGSTOP)
+        job.wait_for(
+            lambda: "far" in [n for r in job.records("nodes_silent") for n in r["nodes"]],
+            "it is noticed",
+        )
+        assert status_of(job)["silent"][0]["node"] == "far"
+        job.employ("other", 1)
+        job.wait_for(lambda: len(starts(job)) > 2, "another is started")
+        elastic.wait_for_members(job, "r1", "r3")
+        assert starts(job) == ["near", "far", "other"]
+        agent.send_signal(signal.SIGCONT)
+        job.wait_for(
+            lambda: "far" in [n for r in job.records("nodes_silent") for n in r["heard"]],
+            "it is heard again",
+        )
+        job.wait_for(lambda: job.records("exited"), "who trained there is ended")
+        elastic.kill(job, "r3")
+        job.wait_for(lambda: starts(job)[3:], "it is replaced where most devices are free")
+        assert starts(job)[3] == "far"
+        elastic.wait_for_members(job, "r1", "r4")
+        over.touch()
+        assert job.end() == 0, job.said()
+        job.assert_nothing_is_left()
+    outcome = elastic.Outcome(job, tmp_path, 0)
+    outcome.steps = outcome.digests[0]["committed"]
+    outcome.check(elastic.reference("gpt", outcome.steps))
 
 
 @pytest.mark.parametrize(

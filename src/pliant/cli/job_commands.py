@@ -31,7 +31,7 @@ from pliant.machine import run_files
 from pliant.machine.discovery import Served
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import any_pool
-from pliant.observe import nodes_apart, nonfinite
+from pliant.observe import nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history
@@ -152,17 +152,18 @@ def explain(
         return _explain_pool(of_pool, out, as_json=as_json)
     history = _history_of(job, out)
     board = history.board
-    found, bad, apart, slow = history.explained, board.nonfinite, board.apart, board.slow
-    where = placed(board.about, board.living)
+    found, bad, where = history.explained, board.nonfinite, placed(board.about, board.living)
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
-        more = {"apart": apart, "slow": slow, "placed": where, "start": found.start}
+        doubts = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
+        more = {**doubts, "placed": where, "start": found.start}
         return print_json({"decisions": reasons, **facts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [] if bad is None else [nonfinite.line(bad)]
-    wrong += [*map(nodes_apart.line, apart), *map(slow_line, slow)]
+    wrong += [*map(nodes_apart.line, board.apart), *map(silent_nodes.line, board.silent)]
+    wrong += map(slow_line, board.slow)
     here = None if where is None else placed_line(where)
     for sentence in (found.pool, found.interval, here, found.start, *wrong):
         if sentence is not None:
@@ -332,7 +333,7 @@ def _history_of(job: JobPlace, out: Path | None) -> History:
     directory = _run_of(job, out)
     history = _history(directory)
     if not goes_on(directory, history.board):
-        history.board.apart, history.board.slow = [], []
+        history.board.forget_doubts()
     return history
 
 

@@ -34,7 +34,7 @@ from pliant.core.tenancy import Demand
 from pliant.core.values import Register, ReplicaId
 from pliant.machine.clock import TICK_S
 
-_seen_of = attrgetter("policy", "apart", "slow")
+_seen_of = attrgetter("policy", "apart", "slow", "silent")
 """What people see of a job, and of which no command tells (``job_changes``)."""
 
 

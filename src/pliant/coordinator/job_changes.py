@@ -24,6 +24,9 @@ def write_changes(log: EventLog, before: Job, after: Job, *, now_s: float) -> No
         write_policy(log, after.policy)
     if after.apart != before.apart:
         log.write("nodes_apart", pairs=pauses(after.apart, now_s))
+    if after.silent != before.silent:
+        heard = (before.silent - after.silent) & after.nodes.keys()
+        log.write("nodes_silent", nodes=sorted(after.silent), heard=sorted(heard))
     if after.slow is before.slow:
         return
     slow = times(after.slow, now_s)

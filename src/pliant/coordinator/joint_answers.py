@@ -14,7 +14,7 @@ from pliant.coordinator.held_core import Answered, HeldCore, newest_reform
 from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.register import HeldRegister
-from pliant.core.events import DiedTogether, NodeLost, Ticked
+from pliant.core.events import DiedTogether, NodeLost, NodeSilent, Ticked
 
 MOST_OVERTAKEN = 3
 """How often a Reform may be overtaken by one that comes of what was heard while it was written."""
@@ -89,6 +89,9 @@ class JointAnswers:
         lost = self.nodes.forget_silent(now_s) if is_all else []
         if lost:
             events.append(NodeLost(node=lost[0], others=tuple(lost[1:])))
+        silent = self.nodes.fallen_silent(now_s) if is_all else []
+        if silent:
+            events.append(NodeSilent(node=silent[0], others=tuple(silent[1:])))
         answers = self.core.answers(events, now_s, is_all=is_all)
         written = [one.ready.register for one in answers if one.ready.register is not None]
         if written:

@@ -35,7 +35,7 @@ from pliant.machine.event_loop import within
 from pliant.wire.codec import Message, encode
 from pliant.wire.ports import NodeChannel
 
-AWAY_S = JobSettings().node_s
+AWAY_S, SILENT_S = JobSettings().node_s, JobSettings().silent_s
 
 LOOK_S = 1.0
 """One look whether an agent speaks, in seconds: each says that it is alive once a second, among a
@@ -68,14 +68,23 @@ class _Node:
     """The order that was sent last on this connection."""
 
     facts: NodeFacts = field(default_factory=NodeFacts)
+    speaks: bool = True
+    """It has said something since the last look."""
+
+    heard_s: float | None = 0.0
+    """When a look has found that last; None: it was told that this agent is silent."""
 
 
 class JobNodes:
     """The nodes that have joined and are not lost."""
 
-    def __init__(self, away_s: float = AWAY_S) -> None:
-        """``away_s``: how long a node may be without a connection before it counts as lost."""
+    def __init__(self, away_s: float = AWAY_S, silent_s: float = SILENT_S) -> None:
+        """``away_s``: how long a node may be without a connection before it counts as lost;
+        ``silent_s``: how long its agent, which has one, may say nothing before that is told.
+        """
         self._away_s = away_s
+        self._silent_s = silent_s
+        self._look_at_s = 0.0
         self._nodes: dict[NodeId, _Node] = {}
         self._away: dict[NodeId, float] = {}
         """Those without a connection, with when they count as lost."""
@@ -115,6 +124,7 @@ class JobNodes:
         """Note that a node's agent has said something."""
         if node in self._nodes:  # not its last word
             self._nodes[node].has_spoken.set()
+            self._nodes[node].speaks = True
 
     async def speaks(self, node: NodeId) -> bool:
         """Whether a node's agent says something from now on: a dead host's connection may live."""
@@ -215,6 +225,23 @@ class JobNodes:
         for node in silent:
             del self._nodes[node], self._away[node]
         return silent
+
+    def fallen_silent(self, now_s: float) -> list[NodeId]:
+        """Return the nodes whose agents have just been silent for too long; each once.
+
+        What was said is seen at the next look, so that a coordinator that was stopped reads what
+        has come for it before it looks again.
+        """
+        if now_s < self._look_at_s:
+            return []
+        self._look_at_s, found = now_s + LOOK_S, []
+        for node, known in self._nodes.items():
+            if known.speaks or known.channel is None:
+                known.speaks, known.heard_s = False, now_s
+            elif known.heard_s is not None and now_s - known.heard_s >= self._silent_s:
+                known.heard_s = None
+                found.append(node)
+        return found
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Send a command to the agents whom it concerns."""

@@ -21,6 +21,7 @@ NEWEST = frozenset(
         "policy_changed",
         "interval_chosen",
         "nodes_apart",
+        "nodes_silent",
         "replicas_slow",
     }
 )

@@ -199,6 +199,14 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "node_leaving": lambda r, who: (
         f"node {r.get('node')} was told to end: its replicas have {_seconds(r.get('notice_s'))}"
     ),
+    "node_silent": lambda r, who: (
+        f"nothing is heard of the agent of node {r.get('node')}"
+        + (f" and of {counted(len(others), 'other')}" if (others := r.get("others")) else "")
+        + ": nothing new is started there"
+    ),
+    "nodes_silent": lambda r, who: (
+        f"heard again: the agent of {_names(names)}" if (names := r.get("heard")) else None
+    ),
     "node_lost": lambda r, who: (
         f"node {r.get('node')} is lost"
         + (f", and {counted(len(others), 'other')}" if (others := r.get("others")) else "")

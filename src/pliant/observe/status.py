@@ -26,6 +26,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     restored            what this history began from: {checkpoint, committed, lineage}, or null
     decision            {target_replicas, reason, at} of the last decision, or null
     apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
+    silent              [{node (its agent says nothing), since}]
     slow                [{replica (far slower than the others), times (as long), since}]
     placed              {rule (such as spread:rack), sites: {each: [replicas]}}, null: anywhere
     pool                {pool, team, priority, admission (waiting, running, suspending), devices
@@ -45,7 +46,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
-from pliant.observe import nodes_apart, nonfinite
+from pliant.observe import nodes_apart, nonfinite, silent_nodes
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
 from pliant.observe.placed import placed
@@ -93,6 +94,7 @@ class Board:
     nonfinite: dict[str, Any] | None = None
     decision: dict[str, Any] | None = None
     apart: list[dict[str, Any]] = field(default_factory=list)
+    silent: list[dict[str, Any]] = field(default_factory=list)
     slow: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
@@ -119,10 +121,8 @@ class Board:
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
-            case "nodes_apart":
-                self.apart = nodes_apart.after(record, self.apart)
-            case "replicas_slow":
-                self.slow = slow_in(record)
+            case "nodes_apart" | "nodes_silent" | "replicas_slow":
+                self._doubt_record(record)
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "node_joined":
@@ -181,6 +181,10 @@ class Board:
             return None
         return max(self.total_steps - self.committed, 0) * step_s
 
+    def forget_doubts(self) -> None:
+        """Say no more of nodes and replicas with which something was wrong."""
+        self.apart, self.silent, self.slow = [], [], []
+
     def resizes(self) -> list[Resize]:
         """Return every resize so far."""
         return self.timeline.resizes()
@@ -214,6 +218,7 @@ class Board:
             "restored": self.restored,
             "decision": self.decision,
             "apart": self.apart,
+            "silent": self.silent,
             "slow": self.slow,
             "placed": placed(self.about, self.living),
             "pool": self.pool,
@@ -238,7 +243,8 @@ class Board:
                 self.stopping = True
             case "end_job" | "job_ended":
                 self.exit_code = whole(record.get("exit_code"), 1)
-                self.reason, self.apart, self.slow = str(record.get("reason") or ""), [], []
+                self.reason = str(record.get("reason") or "")
+                self.forget_doubts()
             case _:
                 pass  # a plan: its numbers were taken above
 
@@ -247,15 +253,24 @@ class Board:
         self.living = LivingReplicas()
         self._recent.clear()
         self.exit_code = self.reason = self.pool = None
-        self.apart, self.slow = [], []
+        self.forget_doubts()
         self.stopping = self.suspending = False
 
     def _follow(self, record: Record) -> None:
         """Another coordinator: replicas count again once their agent has said that they live."""
         self.living.follow()
         self.exit_code = self.reason = None
-        self.apart, self.slow = [], []  # it finds that out anew
+        self.forget_doubts()  # it finds them out anew
         self.about = self.about | record
+
+    def _doubt_record(self, record: Record) -> None:
+        match record["kind"]:
+            case "nodes_apart":
+                self.apart = nodes_apart.after(record, self.apart)
+            case "nodes_silent":
+                self.silent = silent_nodes.after(record, self.silent)
+            case _:
+                self.slow = slow_in(record)
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:

@@ -26,6 +26,7 @@ from pliant.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodeSilent,
     Offered,
     PolicySet,
     Prepared,
@@ -94,7 +95,7 @@ def parse(words: list[str]) -> list[Event]:
             return [_about_checkpoint(verb, names[0], options)]
         case "busy":
             return [Busy(replica=name, max_s=float(options["max_s"])) for name in names]
-        case "node" | "running" | "node-leaving" | "node-lost" | "node-failed":
+        case "node" | "running" | "node-silent" | "node-leaving" | "node-lost" | "node-failed":
             return [_of_node(verb, NodeId(rest[0]), rest[1:], options)]
         case "died":
             return [DiedTogether(replicas=tuple(map(ReplicaId, rest)))]
@@ -116,6 +117,8 @@ def _of_node(verb: str, node: NodeId, rest: list[str], options: dict[str, str]) 
             return NodeJoined(node=node, devices=devices, replicas=runs, labels=labels)
         case "running":
             return Running(node=node, replicas=runs)
+        case "node-silent":
+            return NodeSilent(node=node, others=tuple(map(NodeId, rest)))
         case "node-leaving":
             return NodeLeaving(node=node, notice_s=float(options["notice_s"]))
         case "node-lost":

@@ -126,6 +126,8 @@ def _agent_words(event: events.AgentEvent) -> Iterator[str]:
             yield from _named(runs=replicas)
         case events.NodeLost(node=node, others=others):
             yield from ("node-lost", node, *others)
+        case events.NodeSilent(node=node, others=others):
+            yield from ("node-silent", node, *others)
         case events.NodeLeaving(node=node, notice_s=notice_s):
             yield from ("node-leaving", node, f"notice_s={notice_s!r}")
         case events.NodeFailed(node=node, reason=reason):

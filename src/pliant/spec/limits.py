@@ -60,6 +60,10 @@ class Limits(Model):
     node_in_seconds: SomeSeconds = _SETTINGS.node_s
     """Without a connection to its agent, a node is lost; replicas report through it."""
 
+    silent_in_seconds: SomeSeconds = _SETTINGS.silent_s
+    """Without a word of its agent, which is connected, nothing new is started on a node until it
+    speaks again; what trains there is left alone."""
+
     slow_in_seconds: SomeSeconds = _SETTINGS.slow_s
     """How long a replica takes at least twice as long as the others until that is reported."""
 

@@ -62,6 +62,7 @@ from pliant.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodeSilent,
     Running,
     Ticked,
 )
@@ -519,7 +520,20 @@ def tick(universe: Universe, world: World) -> World:
     for number, node in enumerate(world.nodes):
         if node.is_heard:
             world = list_all(universe, world, number)
+        elif node.is_connected and node.is_known:
+            world = miss_agent(universe, world, number)
     return hear(universe, world, Ticked())
+
+
+def miss_agent(universe: Universe, world: World, number: int) -> World:
+    """Let a coordinator find that an agent, which is connected, says nothing.
+
+    Others are started for those on their way there: once it is heard again some are too many.
+    """
+    world = hear(universe, world, NodeSilent(node=universe.node_name(number)), number)
+    job: Job = universe.states[world.coordinator]
+    coming = {name for name, one in job.replicas.items() if one.state is ReplicaState.STARTING}
+    return world._replace(expected=world.expected | coming)
 
 
 def _told_again(universe: Universe, world: World) -> World | None:

@@ -31,6 +31,7 @@ from pliant.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodeSilent,
     Offered,
     PolicySet,
     Prepared,
@@ -39,6 +40,7 @@ from pliant.core.events import (
     Reclaimed,
     Refused,
     Registered,
+    Running,
     Saved,
     Scaled,
     Spare,
@@ -433,6 +435,17 @@ class AnyOrder(RuleBasedStateMachine):
     def node_leaves(self, node: str, notice_s: float, sure: int) -> None:
         if sure == 0:
             self.feed(NodeLeaving(node=NodeId(node), notice_s=notice_s))
+
+    @rule(nodes=st.sampled_from([("n1",), ("n2",), ("n1", "n2")]), sure=st.integers(0, 3))
+    def nodes_are_silent(self, nodes: tuple[str, ...], sure: int) -> None:
+        if sure == 0:
+            node, *others = map(NodeId, nodes)
+            self.feed(NodeSilent(node=node, others=tuple(others)))
+
+    @rule(node=st.sampled_from(["n1", "n2"]))
+    def an_agent_lists_what_runs(self, node: str) -> None:
+        runs = tuple(name for name, home in self.running.items() if home == node)
+        self.feed(Running(node=NodeId(node), replicas=runs))
 
     @rule(sure=st.integers(0, 9))
     def node_is_lost(self, sure: int) -> None:

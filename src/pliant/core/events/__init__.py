@@ -16,6 +16,7 @@ from pliant.core.events.from_agents import NodeFailed as NodeFailed
 from pliant.core.events.from_agents import NodeJoined as NodeJoined
 from pliant.core.events.from_agents import NodeLeaving as NodeLeaving
 from pliant.core.events.from_agents import NodeLost as NodeLost
+from pliant.core.events.from_agents import NodeSilent as NodeSilent
 from pliant.core.events.from_agents import Running as Running
 from pliant.core.events.from_people import DrainRequested as DrainRequested
 from pliant.core.events.from_people import KillRequested as KillRequested

@@ -77,6 +77,15 @@ class NodeLeaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSilent:
+    """The agent of a node is connected, and has said nothing for ``silent_s``."""
+
+    node: NodeId
+    others: tuple[NodeId, ...] = ()
+    """Found silent at the same moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost:
     """A node is gone, and with it every process it ran."""
 
@@ -102,4 +111,6 @@ class DiedTogether:
     replicas: tuple[ReplicaId, ...]
 
 
-AgentEvent = NodeJoined | Running | NodeLeaving | NodeLost | NodeFailed | Exited | DiedTogether
+AgentEvent = (
+    NodeJoined | Running | NodeSilent | NodeLeaving | NodeLost | NodeFailed | Exited | DiedTogether
+)

@@ -172,6 +172,8 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
             registration.on_running(tx, event)
         case events.NodeLost(node=node, others=others):
             node_loss.on_nodes_lost(tx, (node, *others))
+        case events.NodeSilent(node=node, others=others):
+            node_loss.on_nodes_silent(tx, (node, *others))
         case events.NodeLeaving():
             node_loss.on_node_leaving(tx, event)
         case events.NodeFailed():

@@ -48,6 +48,38 @@ def _wait_for(tx: Transaction, node: NodeId) -> None:
     )
 
 
+def on_nodes_silent(tx: Transaction, nodes: Sequence[NodeId]) -> None:
+    """Start nothing on nodes whose agents say nothing, until they do.
+
+    Whom they run is left alone: whether a replica is silent its own signs of life tell, and those
+    who come in the place of one that is lost are to be started where somebody hears of it.
+    """
+    job = tx.job
+    found = [node for node in nodes if node in job.nodes and node not in job.silent]
+    if not found or job.stage is Stage.FINISHING:
+        return
+    tx.job = replace(job, silent=job.silent.union(found))
+    _wait_as_at_the_start(tx)
+    agents = "the agent of node" if len(found) == 1 else "the agents of nodes"
+    tx.notes.append(f"nothing is heard of {agents} {_listed(found)}: nothing new is started there")
+
+
+def speaks_again(tx: Transaction, node: NodeId) -> bool:
+    """Take note that the agent of a node has said something; whether it was silent."""
+    if node not in tx.job.silent:
+        return False
+    tx.job = replace(tx.job, silent=tx.job.silent - {node})
+    tx.notes.append(f"the agent of node {node} is heard again")
+    return True
+
+
+def _wait_as_at_the_start(tx: Transaction) -> None:
+    """Let a job that has too few nodes to begin wait for others, as it did for the first."""
+    heard = sum(count for node, count in tx.job.nodes.items() if node not in tx.job.silent)
+    if tx.job.stage is Stage.STARTING and heard < tx.moment.min_replicas:
+        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)
+
+
 def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
     """Start nothing on a node any more; end the job where no other can start anything."""
     if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes:
@@ -100,6 +132,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             labels=tx.job.labels.drop(node),
             apart=apart.without(tx.job.apart, node),
             leaving=tx.job.leaving - {node},
+            silent=tx.job.silent - {node},
         )
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
@@ -107,8 +140,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             lifecycle.lose_after_the_end(tx, name, f"{name} was lost with node {replica.node}")
     if not is_known or tx.job.stage is Stage.FINISHING:
         return
-    if tx.job.stage is Stage.STARTING and sum(tx.job.nodes.values()) < tx.moment.min_replicas:
-        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)  # as at the start
+    _wait_as_at_the_start(tx)
     word = "node" if len(nodes) == 1 else "nodes"
     what = f"{word} {_listed(nodes)} with {_listed(sorted(lost)) or 'no replica'}"
     if lost:
@@ -140,6 +172,7 @@ def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> 
     if node in tx.job.unheard_nodes and known and not (is_over or known & running):
         lose_nodes(tx, [node])
     tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
+    speaks_again(tx, node)
 
 
 def _is_waited_for(job: Job, node: NodeId, gone: Sequence[NodeId] = ()) -> bool:

@@ -26,6 +26,7 @@ from pliant.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodeSilent,
     Offered,
     PolicySet,
     Progressed,
@@ -89,7 +90,7 @@ def on_running(tx: Transaction, event: Running) -> None:
         unknown = _take_in(tx, event.node, event.replicas)
     if unknown:
         tx.commands.append(RollCall(to=tuple(unknown)))
-    tx.must_advance = bool(unknown)
+    tx.must_advance = node_loss.speaks_again(tx, event.node) or bool(unknown)
     here = {name for name, replica in job.replicas.items() if replica.node == event.node}
     is_over = is_done(job, tx.now_s)
     for name in sorted(here, key=age):
@@ -147,6 +148,8 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             on_node_joined(tx, event)
         case Running():
             on_running(tx, event)
+        case NodeSilent(node=node, others=others):
+            node_loss.on_nodes_silent(tx, (node, *others))
         case NodeLost(node=node, others=others):
             _lose_nodes(tx, (node, *others))
         case Exited(replica=name):
@@ -220,7 +223,7 @@ def _lose_nodes(tx: Transaction, lost: Sequence[NodeId]) -> None:
             lose_after_the_end(tx, name, f"{name} was lost with node {node}")
         _forget(tx, here)
         nodes, homes = tx.job.nodes.drop(node), tx.job.homes.drop(*here)
-        tx.job = replace(tx.job, nodes=nodes, homes=homes)
+        tx.job = replace(tx.job, nodes=nodes, homes=homes, silent=tx.job.silent - {node})
 
 
 def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:

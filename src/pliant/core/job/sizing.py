@@ -116,7 +116,8 @@ def _give_up_if_too_few(tx: Transaction) -> None:
 
 
 def _end_if_impossible(tx: Transaction) -> None:
-    devices, minimum = sum(tx.job.nodes.values()), tx.settings.policy.min_replicas
+    heard = {n: count for n, count in tx.job.nodes.items() if n not in tx.job.silent}
+    devices, minimum = sum(heard.values()), tx.settings.policy.min_replicas
     if devices < minimum:
         reason = f"minReplicas={minimum}, but the nodes can run {devices}"
         code = EXIT_FAILED if is_durable(tx.job) else EXIT_USAGE
@@ -132,13 +133,16 @@ def view(job: Job) -> PolicyView:
     reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
     leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
     taken = sum(replica.is_reclaimed for replica in leavers)
-    devices = sum(_usable_devices(job).values())
+    usable = _usable_devices(job)
+    unused = {node: count - usable[node] for node, count in job.nodes.items()}
+    silent = sum(unused[node] for node in job.silent)
     return PolicyView(
         num_replicas=max(0, len(live(job)) - spares),
         leaving=len(leavers) - taken,
         taken=taken,
-        devices=devices,
-        apart=sum(job.nodes.values()) - devices,
+        devices=sum(usable.values()),
+        apart=sum(unused.values()) - silent,
+        silent=silent,
         wished=job.wished,
         num_slots=job.reference.num_slots if job.reference else None,
         offered=job.offered,
@@ -151,20 +155,21 @@ def view(job: Job) -> PolicyView:
 
 
 def _usable_devices(job: Job) -> dict[NodeId, int]:
-    """Return the devices of each node that count: those apart have what is on them.
+    """Return the devices of each node that count: those apart, or silent, have what is on them.
 
-    And one more once it is time to try whether they are reached again.  What is taken back there
-    counts as well, for the policy takes it off.
+    Of those apart one more once it is time to try whether they are reached again.  What is taken
+    back there counts as well, for the policy takes it off.
     """
     usable = dict(job.nodes)
-    if not job.apart:
+    if not (job.apart or job.silent):
         return usable
     others, here = company(job), Counter(job.replicas[name].node for name in live(job))
     taken = Counter(replica.node for replica in job.replicas.values() if replica.is_reclaimed)
     for node, devices in job.nodes.items():
         again_s = apart.again_at_s(job.apart, node, others)
-        if again_s is not None:
-            room = max(here[node], int(again_s == apart.DUE))
+        if again_s is not None or node in job.silent:
+            is_tried = again_s == apart.DUE and node not in job.silent
+            room = max(here[node], int(is_tried))
             usable[node] = min(devices, room + (taken[node] if job.offered is None else 0))
     return usable
 

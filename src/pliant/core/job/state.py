@@ -101,6 +101,10 @@ class JobSettings:
     node_s: float = 10.0
     """Without a connection to its agent, a node is lost."""
 
+    silent_s: float = 5.0
+    """Without a word of its agent, which is connected, nothing new is started on a node.  Less than
+    ``heartbeat_s``, so that who takes the place of its silent replicas is started elsewhere."""
+
     slow_s: float = 60.0
     """How long a replica takes far longer than the others until people hear of it."""
 
@@ -114,7 +118,7 @@ class JobSettings:
         if self.restart_budget < 0:
             raise ConfigError(f"restart_budget must be at least 0, got {self.restart_budget!r}")
         limits = ("restart_forget_s", "start_wait_s", "start_s", "slow_s", "exit_s", "finish_s")
-        for name in limits:
+        for name in (*limits, "silent_s"):
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {value!r}")
@@ -183,6 +187,10 @@ class Job:
 
     leaving: frozenset[NodeId] = frozenset()
     """Nodes whose agents were told to end: nothing is started there any more."""
+
+    silent: frozenset[NodeId] = frozenset()
+    """Nodes whose agents say nothing, though they are connected: until they do nothing is started
+    there, and who is on its way there is not counted on."""
 
     apart: Apartness = field(default_factory=Table)
     """Nodes that could not reach each other."""
@@ -326,14 +334,19 @@ class Ready:
 
 
 def live(job: Job) -> tuple[ReplicaId, ...]:
-    """Return the replicas that train or are on their way in, without those that leave or end."""
-    gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
-    return tuple(name for name, replica in job.replicas.items() if replica.state not in gone)
+    """Return the replicas that train or are on their way in, without those that leave or end.
+
+    Whether one was started at all on a node that is silent nobody knows.
+    """
+    gone, coming = (ReplicaState.LEAVING, ReplicaState.ENDING), ReplicaState.STARTING
+    found = ((n, replica) for n, replica in job.replicas.items() if replica.state not in gone)
+    return tuple(n for n, one in found if one.state is not coming or one.node not in job.silent)
 
 
 def free_devices(job: Job) -> dict[NodeId, int]:
     """Return the nodes that have devices no process is on, with how many."""
-    free = {node: count for node, count in job.nodes.items() if node not in job.leaving}
+    unused = job.leaving | job.silent
+    free = {node: count for node, count in job.nodes.items() if node not in unused}
     for replica in job.replicas.values():
         if replica.node in free:
             free[replica.node] -= 1

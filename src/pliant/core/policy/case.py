@@ -31,6 +31,9 @@ class PolicyView:
     apart: int = 0
     """Devices beside these on nodes that could not reach those who train."""
 
+    silent: int = 0
+    """Devices beside these on nodes whose agents say nothing."""
+
     wished: int | None = None
     """What someone asked for last; None: nobody has."""
 

@@ -70,9 +70,12 @@ def _shortage(case: PolicyCase) -> str:
 
 def beside(view: PolicyView) -> str:
     """Say which devices there are of which none can be made use of, if there are such."""
-    if not view.apart:
-        return ""
-    return f", and {view.apart} more on nodes that do not reach those who train"
+    said = ""
+    if view.apart:
+        said = f", and {view.apart} more on nodes that do not reach those who train"
+    if view.silent:
+        said += f", and {view.silent} more on nodes whose agents are silent"
+    return said
 
 
 def _not_worth_it(case: PolicyCase, size: int) -> str:
