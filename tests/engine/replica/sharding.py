@@ -18,10 +18,11 @@ from torch import nn
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 from pliant.core.errors import UsageError
 from pliant.engine.local_tensors import local_of, part_of, sharded_like, whole_of
-from pliant.engine.replica import device_mesh
+from pliant.engine.replica import device_mesh, whole_draws
 from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.shard_sums import refuse_shard_sums
 from pliant.engine.state.optimizer_state import refuse_kept_gradients
@@ -74,6 +75,28 @@ def main() -> None:
     skip(mesh, slots[rank], is_short=rank == 1)
     add_up(mesh)
     hold_nothing(mesh)
+    draw(mesh)
+
+
+def draw(mesh: Any) -> None:
+    """Initialise a model that was never whole; both have the numbers of one that is."""
+    whole_draws.install()
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(5, 7), nn.Linear(6, 3))  # shards by rows are uneven
+    whole = copy.deepcopy(model).to_empty(device="cpu")
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model[1], mesh=mesh, shard_placement_fn=lambda one: Shard(one.ndim - 1))
+    model.to_empty(device="cpu")
+    for each in (whole, model):
+        torch.manual_seed(4)
+        nn.init.trunc_normal_(each[0].weight, std=0.02)
+        nn.init.kaiming_uniform_(each[1].weight)
+        with torch.no_grad():
+            each[0].bias.copy_(torch.randn_like(each[0].bias))
+            each[1].bias.exponential_()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(whole_of(parameter), whole.get_parameter(name)), name
+    sys.stdout.write("drawn whole\n")
 
 
 def cast(mesh: Any, batch: torch.Tensor) -> None:

@@ -38,12 +38,13 @@ def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
     names = ["0.bias", "0.weight", "2.bias", "2.weight"]
     assert [process.returncode for process in both] == [0, 0], said
     for text in said:
-        (equal, cast, skipped, *refused) = text.splitlines()[-7:]
+        (equal, cast, skipped, *refused, drawn) = text.splitlines()[-8:]
         assert equal == f"equal {names}", text
         assert cast.startswith("the gradients of a sharded parameter were cast after they were")
         assert skipped.startswith("a sharded parameter was used in one micro-batch and not in")
         for name, line in zip(("Normed", "Muon", "Scaled", "Reduced"), refused, strict=True):
             assert line.startswith(f"{name} adds up over the parts of a sharded parameter, so its")
+        assert drawn == "drawn whole"
 
 
 def test_the_base_class_of_a_reduce_scatter_is_where_it_was() -> None:

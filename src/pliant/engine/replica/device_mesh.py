@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pliant.core.errors import ConfigError
 from pliant.engine.local_tensors import is_sharded
+from pliant.engine.replica import whole_draws
 from pliant.engine.worker.bootstrap import WorkerContext, worker_context
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 from pliant.machine.loopback import INTERFACE
@@ -70,6 +71,8 @@ def mesh(**sizes: int) -> DeviceMesh:
     made = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=names)
     for group in made.get_all_groups():
         group.set_timeout(PATIENCE)
+    if made.size() > 1:
+        whole_draws.install()
     _made = made
     return made
 

@@ -1,0 +1,81 @@
+"""Whole draws: random numbers for a sharded tensor are those that the whole one would get.
+
+Owns that one rule, and what of DTensor is private for it: the table of its operations.  Seen to
+work with torch 2.15 (``tests/engine/replica/test_fsdp.py``).  Must not know whose tensors they are.
+
+On the CPU torch lets each worker fill its own part, all from the same seed, so all get the same
+numbers: a model that is initialised behind ``fully_shard`` (``to_empty``, then ``nn.init``) would
+begin otherwise for each number of workers.  Here each draws for the whole tensor, one at a time,
+and keeps its part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pliant.engine.local_tensors import local_of, sharded_like
+
+FILLS = (
+    "normal_.default",
+    "uniform_.default",
+    "bernoulli_.float",
+    "exponential_.default",
+    "geometric_.default",
+    "log_normal_.default",
+)
+"""Operations that fill a tensor, whatever it held, and that torch has for sharded ones."""
+
+LIKES = (
+    "rand_like.default",
+    "randn_like.default",
+    "randint_like.default",
+    "randint_like.low_dtype",
+)
+"""Operations that make another tensor of the same shape."""
+
+
+def install() -> None:
+    """Draw whole from now on; a second call does nothing."""
+    from torch.distributed.tensor import DTensor
+
+    kind: Any = DTensor
+    handlers = kind._op_dispatcher._custom_op_handlers  # noqa: SLF001  see the module's text
+    for names, handler in ((FILLS, _fill), (LIKES, _make_like)):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            handlers[getattr(getattr(torch.ops.aten, packet), overload)] = handler
+
+
+def _fill(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    sharded, *others = args
+    local = local_of(sharded)
+    if local.is_meta or local.shape == sharded.shape:
+        operation(local, *others, **kwargs)
+    else:
+        whole = _empty_whole(sharded)
+        operation(whole, *others, **kwargs)
+        local.copy_(_part(whole, sharded))
+    return sharded
+
+
+def _make_like(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    sharded, *others = args
+    made = operation(_empty_whole(sharded), *others, **kwargs)
+    return sharded_like(_part(made, sharded), sharded)
+
+
+def _empty_whole(sharded: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(
+        sharded.shape, sharded.stride(), dtype=sharded.dtype, device=sharded.device
+    )
+
+
+def _part(whole: torch.Tensor, sharded: Any) -> torch.Tensor:
+    """Return what would lie here of ``whole``, if that were sharded as the other is."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = sharded.device_mesh
+    everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return local_of(everywhere.redistribute(mesh, sharded.placements)).clone()
