@@ -44,6 +44,7 @@ from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica import workers
 from pliant.engine.replica.device_mesh import coordinates, mesh_identity, stages_group
 from pliant.engine.replica.followers import NO_FOLLOWERS
+from pliant.engine.replica.fsdp_settings import FsdpSettings
 from pliant.engine.replica.lead_membership import LeadMembership
 from pliant.engine.replica.stages import Stages
 from pliant.engine.replica.team_slots import TeamSlots
@@ -186,6 +187,7 @@ class Collaborators:
             script_calls=self._script_calls,
             attributes=self._attributes,
             loss_graph=LossGraph(self._objects.model, self._objects.extra.values()),
+            fsdp_settings=FsdpSettings(self._objects.model),  # behind what slots tell FSDP
             slots=slots,
             update=self.update,
             state=self.state,

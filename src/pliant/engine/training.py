@@ -42,6 +42,7 @@ from pliant.engine.protocol.membership_port import (
     VoteRequests,
     WorkerMembership,
 )
+from pliant.engine.replica.fsdp_settings import FsdpSettings
 from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.saving import Saver
@@ -80,6 +81,7 @@ class Training:
     script_calls: ScriptCalls
     attributes: ScriptAttributes
     loss_graph: LossGraph
+    fsdp_settings: FsdpSettings
     slots: Slots
     update: Update
     state: State
@@ -202,6 +204,7 @@ class Training:
         """Run the backward of the open micro-batch."""
         if isinstance(loss, torch.Tensor):
             self.loss_graph.check(loss)
+        self.fsdp_settings.check()
         self.slots.backward(loss, weight)
 
     def feed(self, values: Mapping[str, float]) -> None:

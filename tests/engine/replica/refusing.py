@@ -21,6 +21,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, f
 import pliant
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.replica import fsdp, workers
+from pliant.engine.replica.fsdp_settings import groups_of
 
 MESH = pliant.mesh(shard=1)
 
@@ -97,6 +98,29 @@ def groups() -> None:
         del type(model).set_custom_reduce_scatter
 
 
+def divided() -> None:
+    """Divide gradients before there is a session."""
+    model: Any = network()
+    model.set_gradient_divide_factor(2.0)
+    train(model)
+
+
+def held_back() -> None:
+    """Keep back the gradients of all steps but the first."""
+    model: Any = network()
+    train(model, lambda session, step: model.set_requires_gradient_sync(False))
+
+
+def added_up() -> None:
+    """Let FSDP add up by itself, after a step."""
+    model: Any = network()
+
+    class Own(type(groups_of(model)[0]._reduce_scatter_comm)):  # type: ignore[misc]
+        """The script's own."""
+
+    train(model, lambda session, step: model.set_custom_reduce_scatter(Own()))
+
+
 CASES: list[Callable[[], object]] = [
     lambda: train(network(), kind=torch.optim.AdamW, options={"fused": True}),
     lambda: train(network(), lambda session, step: step.grad_norm),
@@ -108,6 +132,9 @@ CASES: list[Callable[[], object]] = [
     lambda: install(network(offload_policy=CPUOffloadPolicy(pin_memory=False))),
     groups,
     hooked,
+    divided,
+    held_back,
+    added_up,
 ]
 
 

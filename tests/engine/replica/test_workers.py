@@ -22,6 +22,7 @@ from pliant.engine.replica.stages import Stages
 WORK = SimpleNamespace(verify_every=0)
 TWO: Any = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2, place=0, work=WORK))
 PLAIN: Any = SimpleNamespace(model=nn.Linear(2, 2), optimizers=[], scaler=None)
+TOLD = ("gradient_divide_factor", "requires_gradient_sync", "custom_reduce_scatter")
 REFUSING = Path(__file__).with_name("refusing.py")
 
 
@@ -69,6 +70,7 @@ def test_what_cannot_be_done_with_a_sharded_model_is_told(tmp_path: Path) -> Non
     words = ["fused=True with", "step.grad_norm of", "save of"]
     words += ["FullyShardedDataParallel", "Short keeps", "is not this replica's", "two dimensions"]
     words += ["CPUOffloadPolicy", "several groups", "calls no hooks on its gradient"]
+    words += [f"'the model' was told set_{one}(" for one in TOLD]
     assert [word for word, line in zip(words, said, strict=True) if word not in line] == []
 
 

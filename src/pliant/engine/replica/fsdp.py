@@ -22,6 +22,7 @@ import torch.distributed as dist
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.local_tensors import local_of
 from pliant.engine.replica.device_mesh import is_over_shards
+from pliant.engine.replica.fsdp_settings import groups_of
 
 
 class SlotGradients:
@@ -47,9 +48,9 @@ class SlotGradients:
             if not isinstance(module, FSDPModule):
                 continue
             _refuse_kinds(name or "the model", module)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
             try:
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
                 module.set_custom_reduce_scatter(self._reduce_scatter(number))
             except (RuntimeError, AssertionError, ValueError) as error:
                 raise ConfigError(
@@ -130,13 +131,14 @@ def _refuse_kinds(name: str, module: Any) -> None:
     """Refuse what FSDP2 can do and this cannot follow."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
-    group = module._get_fsdp_state()._fsdp_param_group  # noqa: SLF001  # see the module's text
-    if group is None:
-        return
-    if isinstance(group.mesh_info, DDPMeshInfo):
-        raise ConfigError(
-            f"{name!r} is sharded over a mesh of two dimensions, which adds up copies by itself; "
-            'give fully_shard one dimension, mesh["shard"]: pliant has the copies, its replicas'
-        )
-    if any(parameter.offload_to_cpu for parameter in group.fsdp_params):
-        raise ConfigError(f"{name!r} has a CPUOffloadPolicy, which is not possible; leave it out")
+    for group in groups_of(module):
+        if isinstance(group.mesh_info, DDPMeshInfo):
+            raise ConfigError(
+                f"{name!r} is sharded over a mesh of two dimensions, which adds up copies by "
+                'itself; give fully_shard one dimension, mesh["shard"]: pliant has the copies, its '
+                "replicas"
+            )
+        if any(parameter.offload_to_cpu for parameter in group.fsdp_params):
+            raise ConfigError(
+                f"{name!r} has a CPUOffloadPolicy, which is not possible; leave it out"
+            )

@@ -32,6 +32,7 @@ from pliant.engine.replica.follower_crew import OF_THE_MODEL, FollowerCrew
 from pliant.engine.replica.follower_membership import FollowerMembership
 from pliant.engine.replica.followers import wait_to_be_ended
 from pliant.engine.replica.fsdp import SlotGradients
+from pliant.engine.replica.fsdp_settings import refuse_told
 from pliant.engine.replica.leaf_exchange import LeafExchange
 from pliant.engine.replica.stages import Stages
 from pliant.engine.session_settings import SessionSettings, UserObjects
@@ -64,6 +65,7 @@ def check_possible(
         ConfigError: says what to change.
     """
     _check_shards(objects)
+    refuse_told(objects.model)
     count = num_workers(context)
     if count == 1:
         return
