@@ -43,6 +43,13 @@ WORKERS = [
         proof=f"{MESH}::test_a_dimension_that_nobody_knows_is_refused",
     ),
     Refusal(
+        sentence="pliant.mesh(replicate=2, shard=1): 'replicate' would be copies of the model, and "
+        "those are the replicas of the job; leave it out, and say how many with --max",
+        when="a mesh of HSDP",
+        instead="`shard` alone, and `--max 2`",
+        proof=f"{MESH}::test_the_copies_of_a_model_are_replicas",
+    ),
+    Refusal(
         sentence="pliant.mesh(shard=2, tp=2) is of 4 workers, and a replica of this job has 2; say "
         "other sizes, or --workers-per-replica 4",
         when="the sizes of the mesh do not multiply to the workers of a replica",
@@ -144,13 +151,6 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
-        sentence="session.save of a sharded model is not possible: no worker holds all of it; say "
-        "checkpoint=pliant.Checkpoint(...), and pliant checkpoint export makes one file of it",
-        when="the weights of a sharded model are to be written",
-        instead="a checkpoint, of which `pliant checkpoint export` makes one file",
-        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
-    ),
-    Refusal(
         sentence="Short keeps 'first' of the sharded parameter 'weight' in another shape, which "
         "would not reach a joining replica; use an optimizer whose state has the shape "
         "of the parameters",
@@ -177,11 +177,12 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
-        sentence="session.save of a model in stages is not possible: each worker has one of them; "
-        "let each write its own in the tail, torch.save(model.state_dict(), f'stage-{number}.pt')",
-        when="the weights of a model in stages are to be written",
-        instead="a file for each stage",
-        proof=f"{STAGES}::test_nobody_writes_the_weights_of_all_stages",
+        sentence="two stages of the model have '0.weight', and session.save writes one; give the "
+        "layers of each stage the names that they have in the whole model",
+        when="`session.save` of a model in stages whose layers have the same names",
+        instead="a `ModuleDict` of layers by their number in the whole model",
+        proof="tests/engine/state/test_whole_weights.py::"
+        "test_two_workers_write_what_one_would_of_a_model_that_is_whole",
     ),
     Refusal(
         sentence="scaler= with a model in stages (pliant.mesh(pp=...)) is not possible: the "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.processes.elastic import (
     Outcome,
     drain,
@@ -24,7 +25,7 @@ from tests.processes.launching import RunningJob
 from tests.processes.test_several_trainers import nothing
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.dcp.read import open_checkpoint
+from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.recipes.gpt import GPTConfig, GPTStage
 
@@ -126,12 +127,12 @@ def test_what_stages_saved_goes_on_at_another_number_of_replicas_and_is_one_mode
     tmp_path: Path,
 ) -> None:
     """A kill in the middle costs nothing; the second job goes on where the first has ended."""
-    kept = tmp_path / "kept"
+    kept, weights = tmp_path / "kept", tmp_path / "weights.pt"
 
     def train(name: str, steps: int, sizes: dict[str, int], **more: Any) -> Outcome:
         (tmp_path / name).mkdir()
         parts = staged(sizes)
-        parts["arguments"] += ("--checkpoint", kept, "--every", "2steps")
+        parts["arguments"] += ("--checkpoint", kept, "--every", "2steps", "--save", weights)
         return run(tmp_path / name, "staged", steps, nothing, **more, **parts)
 
     train("first", 4, {"pp": 2}, replicas=2, faults="r2.1@save:2=SIGKILL")
@@ -146,3 +147,7 @@ def test_what_stages_saved_goes_on_at_another_number_of_replicas_and_is_one_mode
     model = GPTStage(GPTConfig(context=16, width=32, heads=2, layers=3, tied=False), 0, 1)
     items = open_checkpoint(storage, newest.name).items
     assert {f"model.{name}" for name in model.state_dict()} <= set(items)
+    model.load_state_dict(torch.load(weights, weights_only=True))
+    stored = load(open_checkpoint(storage, newest.name), [f"model.{n}" for n in model.state_dict()])
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, stored[f"model.{name}"]), name

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.engine import models
 from tests.processes.elastic import (
     DEADLINE_S,
     drain,
@@ -70,6 +72,22 @@ def test_a_sharded_model_ends_as_one_that_is_whole(
     outcome = run(tmp_path, "gpt", 6, nothing, replicas=2, workers=workers, options=sharded)
 
     outcome.check(reference("gpt", 6, options=options))
+
+
+def test_weights_of_a_sharded_model_are_written_whoever_dies_there(tmp_path: Path) -> None:
+    """Whoever led the last step is gone before it has saved; another has none of it whole."""
+    saved, options = tmp_path / "weights.pt", {"mesh": {"shard": 2}}
+    arguments = ("--save", saved, "--die-before-save", "r1")
+    outcome = run(
+        tmp_path, "gpt", 6, nothing, replicas=2, workers=2, options=options, arguments=arguments
+    )
+
+    outcome.check(reference("gpt", 6))
+    case = models.build("gpt")
+    models.train(case, 6)
+    weights, own = torch.load(saved, weights_only=True), case.model.state_dict()
+    assert weights.keys() == own.keys()
+    assert all(torch.equal(weights[name], value) for name, value in own.items())
 
 
 def weighed(directory: Path, workers: int) -> list[dict[str, int]]:

@@ -28,7 +28,7 @@ from pliant.engine.data.loading import Schedule
 from pliant.engine.data.loss_graph import LossGraph
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Slots, extras_width
-from pliant.engine.local_tensors import local_of, refuse_shards
+from pliant.engine.local_tensors import local_of
 from pliant.engine.protocol.alone import Alone
 from pliant.engine.protocol.checkpoint_channel import (
     CoordinatorCheckpointChannel,
@@ -60,6 +60,7 @@ from pliant.engine.state.saving import Saver
 from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.script_variables import ScriptVariables
 from pliant.engine.state.training_state import State
+from pliant.engine.state.whole_weights import WeightsFile
 from pliant.engine.training import Training
 from pliant.engine.update import Update
 from pliant.engine.worker.bootstrap import WorkerContext
@@ -162,6 +163,9 @@ class Collaborators:
             micro_batch_size=settings.micro_batch_size,
             stages=self._stages,
         )
+        self.weights = WeightsFile(
+            objects.model, self._stages, is_first=not workers.is_follower(context)
+        )
         self.training = self._training(len(parameters))
 
     def _training(self, num_parameters: int) -> Training:
@@ -238,15 +242,11 @@ class Collaborators:
         if self._lost is not None and any(isinstance(one, RuntimeError) for one in error):
             workers.await_end_if(self._lost)
 
-    def weights(self) -> dict[str, Any]:
-        """Return what ``session.save`` writes.
-
-        Raises:
-            UsageError: no worker has all of it.
-        """
-        refuse_shards(self._objects.model, is_stage=self._stages.is_several)
-        found: dict[str, Any] = self._objects.model.state_dict()
-        return found
+    def is_to_write(self, *, leads: bool) -> bool:
+        """Whether this replica writes weights; of a model in parts each worker asks worker 0."""
+        if not self.weights.is_in_parts:
+            return leads
+        return self.training.membership.told("save", leads)
 
     def digest(self) -> str:
         """Return a hash of the whole state, of all stages."""

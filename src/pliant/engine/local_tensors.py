@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import ConfigError
 
 _MODULE = "torch.distributed.tensor"
 """Imported by whoever shards: as long as nobody has, nothing is sharded."""
@@ -190,24 +190,6 @@ def all_agree(flag: bool) -> bool:
     votes = torch.tensor([int(flag)])
     dist.all_reduce(votes, op=dist.ReduceOp.MIN)
     return bool(votes.item())
-
-
-def refuse_shards(model: torch.nn.Module, *, is_stage: bool) -> None:
-    """Refuse to write weights of which each worker has a part: nobody is to hold them all.
-
-    Raises:
-        UsageError: some are sharded, or the model is a stage of another one.
-    """
-    if is_stage:
-        raise UsageError(
-            "session.save of a model in stages is not possible: each worker has one of them; let "
-            "each write its own in the tail, torch.save(model.state_dict(), f'stage-{number}.pt')"
-        )
-    if any(map(is_sharded, model.parameters())):
-        raise UsageError(
-            "session.save of a sharded model is not possible: no worker holds all of it; say "
-            "checkpoint=pliant.Checkpoint(...), and pliant checkpoint export makes one file of it"
-        )
 
 
 def sharding_modules(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -30,7 +30,6 @@ from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
 from pliant.engine.worker.refusals_alone import meet_session
-from pliant.machine.files import fresh_beside
 
 _live: Session | None = None
 """The one session of this process that is open."""
@@ -334,11 +333,12 @@ class Session:
         """Write the model's weights, for ``torch.load(path, weights_only=True)``.
 
         Every replica may call it; the leader writes, and the file is whole or the old one.  After
-        the last step it is written even if the leader dies: another does it at the end.
+        the last step it is written even if the leader dies: another does it at the end.  Of a
+        model that is sharded or in stages every worker has to call it.
         """
         self._check_open()
-        if self.leader:
-            self._write_weights(Path(path))
+        if self._parts.is_to_write(leads=self.leader):
+            self._parts.weights.write(Path(path))
         else:  # those of earlier steps have been written, or are of no use any more
             now = self.committed
             unwritten = {one: count for one, count in self._unwritten.items() if count == now}
@@ -360,22 +360,14 @@ class Session:
 
     # --- helpers --------------------------------------------------------------------
 
-    def _write_weights(self, target: Path) -> None:
-        weights = self._parts.weights()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with fresh_beside(target) as fresh:
-            with fresh.open("wb") as file:  # torch writes a path's name into the file
-                torch.save(weights, file)
-            fresh.replace(target)
-
     def _finish(self) -> None:
         """Wait until nobody needs this replica; then do what a dead leader has left undone."""
         self._training.finish()
         self._is_finished = True
-        if self._training.membership.leads:
-            for target, count in self._unwritten.items():
-                if count == self.committed:
-                    self._write_weights(target)
+        undone = [target for target, count in self._unwritten.items() if count == self.committed]
+        if undone and self._parts.is_to_write(leads=self._training.membership.leads):
+            for target in undone:
+                self._parts.weights.write(target)
 
     def _leave_steps(self) -> None:
         if self._steps is not None:

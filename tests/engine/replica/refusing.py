@@ -124,7 +124,6 @@ def added_up() -> None:
 CASES: list[Callable[[], object]] = [
     lambda: train(network(), kind=torch.optim.AdamW, options={"fused": True}),
     lambda: train(network(), lambda session, step: step.grad_norm),
-    lambda: train(network(), lambda session, step: session.save("weights.pt")),
     lambda: train(FullyShardedDataParallel(nn.Linear(4, 3), device_id=torch.device("cpu"))),
     lambda: train(network(), kind=Short),
     elsewhere,

@@ -87,6 +87,7 @@ def draw(mesh: Any) -> None:
     fully_shard(model[0], mesh=mesh)
     fully_shard(model[1], mesh=mesh, shard_placement_fn=lambda one: Shard(one.ndim - 1))
     model.to_empty(device="cpu")
+    each: Any
     for each in (whole, model):
         torch.manual_seed(4)
         nn.init.trunc_normal_(each[0].weight, std=0.02)

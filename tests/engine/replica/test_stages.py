@@ -14,7 +14,6 @@ from torch import nn
 
 import pliant
 from pliant.core.errors import UsageError
-from pliant.engine.local_tensors import refuse_shards
 from pliant.engine.replica.stages import Stages, run_schedule, shapes_of
 
 ONE_STAGE = Path(__file__).with_name("one_stage.py")
@@ -116,11 +115,6 @@ def test_a_stage_alone_has_no_backward() -> None:
 
     with pytest.raises(UsageError, match=r"call step.pipeline\(schedule, inputs, target=...\)"):
         stages.refuse_backward()
-
-
-def test_nobody_writes_the_weights_of_all_stages() -> None:
-    with pytest.raises(UsageError, match=r"session\.save of a model in stages"):
-        refuse_shards(nn.Linear(2, 2), is_stage=True)
 
 
 def test_the_loss_is_as_the_schedule_scales_gradients() -> None:

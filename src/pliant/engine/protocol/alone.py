@@ -136,6 +136,11 @@ class Alone:
     def tell_busy(self, max_s: float) -> None:
         """Nobody supervises."""
 
+    def told(self, call: str, flag: bool) -> bool:
+        """Return what the only worker says."""
+        del call
+        return flag
+
     def await_kept(self) -> None:
         """Wait for what is being written."""
         look, deadline_s = threading.Event(), time.monotonic() + KEPT_S

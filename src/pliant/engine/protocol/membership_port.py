@@ -191,6 +191,9 @@ class WorkerMembership(Protocol):
     def tell_busy(self, max_s: float) -> None:
         """Tell supervision that no step will end for up to ``max_s``."""
 
+    def told(self, call: str, flag: bool) -> bool:
+        """Return what worker 0 of this replica says; every worker of it must call."""
+
     def await_kept(self) -> None:
         """Wait until this replica has done its part of what is being kept, or for ``KEPT_S``."""
 

@@ -77,7 +77,7 @@ from pliant.engine.replica.place_groups import PlaceGroups
 from pliant.engine.replica.place_runtime import PlaceRuntime
 from pliant.engine.worker.bootstrap import WorkerContext
 
-_TAKES_NO_BREAK = frozenset({"recover", "arrive", "settle", "attend", "exchange", "finish"})
+_TAKES_NO_BREAK = frozenset({"recover", "arrive", "settle", "attend", "exchange", "save", "finish"})
 """Calls that do not end with GroupBroken: one that is told there is of the call before."""
 
 
@@ -210,6 +210,10 @@ class FollowerMembership:
 
     def tell_busy(self, max_s: float) -> None:
         """Worker 0 tells."""
+
+    def told(self, call: str, flag: bool) -> bool:
+        """Return what worker 0 says."""
+        return bool(self._follow(call).number)
 
     def await_kept(self) -> None:
         """Wait until every worker has done its part of what is being kept."""

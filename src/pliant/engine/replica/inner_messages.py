@@ -90,6 +90,7 @@ CALLS = {
     "place": "the end of session.steps()",
     "attend": "session.evaluate",
     "exchange": "session.evaluate",
+    "save": "session.save",
     "finish": "the end of the session",
 }
 """Calls of the membership, by what the script is in."""

@@ -133,6 +133,12 @@ class LeadMembership:
         """Tell supervision that no step will end for a while."""
         self._elastic.tell_busy(max_s)
 
+    def told(self, call: str, flag: bool) -> bool:
+        """Tell the others, each of which is in the same call or comes there."""
+        self._followers.await_all()
+        self._return(call, number=int(flag))
+        return flag
+
     def await_kept(self) -> None:
         """Wait until this worker has done its part of what is being kept."""
         with self._ended_alike():

@@ -12,7 +12,8 @@ of its own that is the same each time: so a slot has the same bits on every repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -114,6 +115,28 @@ class Stages:
             row[:size].numpy().tobytes().decode()
             for row, size in zip(rows.unbind(0), sizes, strict=True)
         ]
+
+    def bring_to_first(
+        self, stage: int, whole: torch.Tensor | None, dtype: torch.dtype, shape: Sequence[int]
+    ) -> torch.Tensor | None:
+        """Return a tensor of one stage to the worker with the first, None to the others.
+
+        ``whole``: on that stage; it has this type and shape.
+        """
+        if not self.is_several:
+            return whole
+        is_first = self._group.rank() == 0
+        if stage == 0 or not math.prod(shape):
+            return torch.empty(tuple(shape), dtype=dtype) if is_first and whole is None else whole
+        if whole is not None:
+            flat = whole.contiguous().reshape(-1).view(torch.uint8)
+            dist.send(flat, group=self._group, group_dst=0)
+            return None
+        if not is_first:
+            return None
+        received = torch.empty(tuple(shape), dtype=dtype)
+        dist.recv(received.reshape(-1).view(torch.uint8), group=self._group, group_src=stage)
+        return received
 
     def _gathered(self, values: torch.Tensor) -> torch.Tensor:
         """Return what each has, as rows by stage."""

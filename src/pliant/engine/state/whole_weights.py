@@ -1,0 +1,142 @@
+"""Whole weights: those of a model of which each worker of a replica has a part, in one file.
+
+Owns the order in which the workers make one tensor after the other whole, stage by stage, and where
+the first of them lays each down until all are there: in a file, mapped, so that nobody ever holds
+the model in memory of its own.  Must not know when weights are written, or which replica does it.
+
+    every worker     description of its stage   -->  what there is, by name
+    tensor by tensor whole on its stage         -->  worker 0, into the file
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pliant.core.errors import UsageError
+from pliant.engine.local_tensors import is_sharded, reshard, sharding_modules, whole_of
+from pliant.engine.replica.stages import Stages
+from pliant.engine.state.tagged_codec import DTYPES, WORDS, decode, encode
+from pliant.machine.files import fresh_beside
+
+METADATA = "_metadata"
+"""Attribute of what ``state_dict()`` returns: versions of modules, which loading looks at."""
+
+
+class WeightsFile:
+    """What ``session.save`` does of one model; see the module's text."""
+
+    def __init__(self, model: torch.nn.Module, stages: Stages, *, is_first: bool) -> None:
+        """``is_first``: whether this is worker 0 of its replica."""
+        self._model = model
+        self._stages = stages
+        self._is_first = is_first
+        self._sharding = sharding_modules(model)
+        self.is_in_parts = stages.is_several or any(map(is_sharded, model.parameters()))
+        """Whether no worker of this replica has all of the model."""
+
+    def write(self, target: Path) -> None:
+        """Write the weights; of a model in parts every worker of the replica must call.
+
+        Raises:
+            UsageError: two stages give something the same name.
+        """
+        if not self.is_in_parts:
+            _save(self._model.state_dict(), target)
+        elif not self._is_first:
+            self._gather(None)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with fresh_beside(target) as fresh, fresh.open("w+b") as file:
+                _save(self._gather(file), target)
+
+    def _gather(self, file: Any) -> dict[str, Any]:
+        """Return the weights of all stages, which lie in a file; nothing without one."""
+        reshard(self._sharding)
+        own = _Described(self._model.state_dict(keep_vars=True))
+        said = [json.loads(one) for one in self._stages.gather_texts(json.dumps(own.said))]
+        _refuse_doubles([one["names"] for one in said])
+        weights: dict[str, Any] = OrderedDict()
+        versions: dict[str, Any] = OrderedDict()
+        for stage, one in enumerate(said):
+            is_here = self._stages.coordinates in ((), (stage,))
+            found: list[torch.Tensor] = []
+            for number, (word, shape) in enumerate(one["tensors"]):
+                whole = whole_of(own.tensors[number]).detach() if is_here else None
+                whole = self._stages.bring_to_first(stage, whole, DTYPES[word], shape)
+                if file is not None and whole is not None:
+                    found.append(_laid_down(whole, file))
+            if file is not None:
+                others, its_versions = own.others, own.versions  # the objects: the same bytes
+                if not is_here:
+                    others = decode(one["others"].encode(), found[one["first_other"] :])
+                    its_versions = decode(one["versions"].encode())
+                for name in own.names if is_here else one["names"]:
+                    number = one["numbers"].get(name)
+                    weights[name] = others[name] if number is None else found[number].detach()
+                versions |= its_versions
+        setattr(weights, METADATA, versions)
+        return weights
+
+
+class _Described:
+    """What one stage has: its tensors, each once, and the rest as JSON has it."""
+
+    def __init__(self, own: dict[str, Any]) -> None:
+        named = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+        distinct = {id(value): value for value in named.values()}
+        numbers = {key: number for number, key in enumerate(distinct)}
+        self.names = list(own)
+        self.others = {name: value for name, value in own.items() if name not in named}
+        self.versions: dict[str, Any] = dict(getattr(own, METADATA, {}))
+        document, theirs = encode(self.others, name="state_dict()")
+        self.tensors = [*distinct.values(), *theirs]
+        self.said = {
+            "names": self.names,
+            "numbers": {name: numbers[id(value)] for name, value in named.items()},
+            "tensors": [(WORDS[one.dtype], list(one.shape)) for one in self.tensors],
+            "others": document.decode(),
+            "first_other": len(distinct),
+            "versions": encode(self.versions)[0].decode(),
+        }
+
+
+def _refuse_doubles(names: Iterable[Iterable[str]]) -> None:
+    seen: set[str] = set()
+    for one in names:
+        if double := seen.intersection(one):
+            raise UsageError(
+                f"two stages of the model have {min(double)!r}, and session.save writes one; give "
+                "the layers of each stage the names that they have in the whole model"
+            )
+        seen.update(one)
+
+
+def _laid_down(whole: torch.Tensor, file: Any) -> torch.Tensor:
+    """Return a copy of a tensor, in the file's memory."""
+    size = whole.numel() * whole.itemsize
+    if not size:
+        return whole.clone()
+    pages = -(-file.seek(0, os.SEEK_END) // mmap.ALLOCATIONGRANULARITY)
+    begin = pages * mmap.ALLOCATIONGRANULARITY
+    file.truncate(begin + size)
+    memory = mmap.mmap(file.fileno(), size, offset=begin)
+    like = torch.empty_like(whole, device="meta")  # strides without gaps
+    copy = torch.frombuffer(memory, dtype=whole.dtype).as_strided(like.shape, like.stride())
+    return copy.copy_(whole)
+
+
+def _save(weights: dict[str, Any], target: Path) -> None:
+    """Write a file that is whole, or the old one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with fresh_beside(target) as fresh:
+        with fresh.open("wb") as file:  # torch writes a path's name into the file
+            torch.save(weights, file)
+        fresh.replace(target)
