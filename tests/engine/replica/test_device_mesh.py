@@ -53,6 +53,17 @@ def test_a_dimension_that_nobody_knows_is_refused() -> None:
     )
 
 
+@pytest.mark.usefixtures("two_workers")
+def test_the_copies_of_a_model_are_replicas() -> None:
+    with pytest.raises(ConfigError) as refused:
+        pliant.mesh(replicate=2, shard=1)
+
+    assert str(refused.value) == (
+        "pliant.mesh(replicate=2, shard=1): 'replicate' would be copies of the model, and those "
+        "are the replicas of the job; leave it out, and say how many with --max"
+    )
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("two_workers")
 def test_context_parallelism_is_refused_as_long_as_torch_has_none_on_the_cpu(

@@ -37,6 +37,9 @@ STAGES = "pp"
 DIMENSIONS = (SHARD, "tp", STAGES)
 """What a mesh may be larger than 1 in: over others, gradients would have to be added up as well."""
 
+COPIES = ("replicate", "dp_replicate")
+"""What HSDP calls the dimension of its copies of the model."""
+
 PATIENCE = timedelta(days=7)
 """How long a collective inside a replica waits for the other workers: longer than anybody is busy
 by his own word, for a worker that hangs is found by supervision, which names it."""
@@ -150,18 +153,7 @@ def _shape(sizes: dict[str, int], context: WorkerContext | None) -> dict[str, in
     for size in sizes.values():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"pliant.mesh({said}): every size is an integer of at least 1")
-    if sizes.get("cp", 1) > 1:
-        raise ConfigError(
-            f"pliant.mesh({said}): context parallelism is not possible on the CPU, for which "
-            "PyTorch's context_parallel has no attention; the dimensions of a mesh are shard, tp "
-            "and pp"
-        )
-    other = next((n for n, size in sizes.items() if size > 1 and n not in DIMENSIONS), None)
-    if other is not None:
-        raise ConfigError(
-            f"pliant.mesh({said}): {other!r} is not possible yet; the dimensions of a mesh are "
-            "shard, tp and pp"
-        )
+    _refuse_names(said, sizes)
     count = math.prod(sizes.values())
     if context is None:
         if any(size > 1 for name, size in sizes.items() if name != SHARD):
@@ -177,6 +169,27 @@ def _shape(sizes: dict[str, int], context: WorkerContext | None) -> dict[str, in
             f"say other sizes, or --workers-per-replica {count}"
         )
     return dict(sizes)
+
+
+def _refuse_names(said: str, sizes: dict[str, int]) -> None:
+    """Refuse dimensions over which gradients would have to be added up as well."""
+    if sizes.get("cp", 1) > 1:
+        raise ConfigError(
+            f"pliant.mesh({said}): context parallelism is not possible on the CPU, for which "
+            "PyTorch's context_parallel has no attention; the dimensions of a mesh are shard, tp "
+            "and pp"
+        )
+    if copies := next((name for name in COPIES if sizes.get(name, 1) > 1), ""):
+        raise ConfigError(
+            f"pliant.mesh({said}): {copies!r} would be copies of the model, and those are the "
+            "replicas of the job; leave it out, and say how many with --max"
+        )
+    other = next((n for n, size in sizes.items() if size > 1 and n not in DIMENSIONS), None)
+    if other is not None:
+        raise ConfigError(
+            f"pliant.mesh({said}): {other!r} is not possible yet; the dimensions of a mesh are "
+            "shard, tp and pp"
+        )
 
 
 def _connect(context: WorkerContext | None) -> None:
