@@ -266,6 +266,15 @@ WORKERS = [
         "test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told",
     ),
     Refusal(
+        sentence="the loss of a micro-batch goes back to a sharded parameter by another way than "
+        "the forward of its module, as a penalty on weights does; compute that in the forward of "
+        "the module that fully_shard was given, or use weight_decay= of the optimizer",
+        when="a penalty on sharded weights that the loop computes",
+        instead="it in the forward, or `weight_decay=`",
+        proof="tests/engine/replica/test_fsdp.py::"
+        "test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told",
+    ),
+    Refusal(
         sentence="a sharded parameter was used in one micro-batch and not in another that was "
         "computed at the same time; use every parameter in each, or leave that part of "
         "the model out of fully_shard",

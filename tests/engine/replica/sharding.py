@@ -73,6 +73,7 @@ def main() -> None:
     sys.stdout.write(f"equal {sorted(found)}\n")
     cast(mesh, slots[rank])
     skip(mesh, slots[rank], is_short=rank == 1)
+    penalise(mesh, slots[rank])
     add_up(mesh)
     hold_nothing(mesh)
     draw(mesh)
@@ -124,6 +125,24 @@ def skip(mesh: Any, batch: torch.Tensor, *, is_short: bool) -> None:
     SlotGradients(lambda: 1.0).install(model)
     try:
         model(batch).square().mean().backward()
+    except UsageError as error:
+        sys.stdout.write(f"{error}\n")
+
+
+def penalise(mesh: Any, batch: torch.Tensor) -> None:
+    """Let a loss have a penalty on weights, which are parts outside of a forward."""
+    model = nn.Sequential(nn.Linear(5, 5))
+    fully_shard(model, mesh=mesh)
+    gradients = SlotGradients(lambda: 1.0)
+    gradients.install(model)
+    model(batch).square().mean().backward()
+    for parameter in model.parameters():
+        assert gradients.leaves_of(parameter.grad) is not None  # type: ignore[arg-type]
+        parameter.grad = None
+    weight: Any = next(model.parameters())
+    weight.to_local().square().sum().backward()
+    try:
+        gradients.leaves_of(weight.grad)
     except UsageError as error:
         sys.stdout.write(f"{error}\n")
 

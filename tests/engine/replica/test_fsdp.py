@@ -38,10 +38,11 @@ def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
     names = ["0.bias", "0.weight", "2.bias", "2.weight"]
     assert [process.returncode for process in both] == [0, 0], said
     for text in said:
-        (equal, cast, skipped, *refused, drawn) = text.splitlines()[-8:]
+        (equal, cast, skipped, penalty, *refused, drawn) = text.splitlines()[-9:]
         assert equal == f"equal {names}", text
         assert cast.startswith("the gradients of a sharded parameter were cast after they were")
         assert skipped.startswith("a sharded parameter was used in one micro-batch and not in")
+        assert penalty.startswith("the loss of a micro-batch goes back to a sharded parameter by")
         for name, line in zip(("Normed", "Muon", "Scaled", "Reduced"), refused, strict=True):
             assert line.startswith(f"{name} adds up over the parts of a sharded parameter, so its")
         assert drawn == "drawn whole"

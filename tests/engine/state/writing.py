@@ -58,8 +58,8 @@ def assert_same(written: Path, whole: nn.Module) -> None:
     assert found.keys() == own.keys()
     assert dict(found._metadata) == dict(own._metadata)
     for name, value in own.items():
-        (document, tensors), (expected, others) = encode(found[name]), encode(value)
-        assert document == expected, name
+        (document, tensors), (other, others) = encode(found[name]), encode(value)
+        assert document == other, name
         assert all(map(torch.equal, tensors, others)), name
     pairs = [(n, m) for n in own for m in own if n.endswith("weight") and m.endswith("weight")]
     for name, other in pairs:
@@ -77,8 +77,8 @@ def sharded(mesh: Any, directory: Path, rank: int) -> None:
     if rank == 0:
         write(whole, Stages(), 0, directory / "whole.pt")
         write(whole, Stages(), 0, directory / "whole.pt")
-        same = (directory / "deep" / "parts.pt").read_bytes()
-        assert same == (directory / "whole.pt").read_bytes()
+        written, expected = directory / "deep" / "parts.pt", directory / "whole.pt"
+        assert written.read_bytes() == expected.read_bytes()
         assert [one.name for one in (directory / "deep").iterdir()] == ["parts.pt"]
         sys.stdout.write("sharded: the same file\n")
 

@@ -33,8 +33,8 @@ class SlotGradients:
         self._factor = factor
         self._rows: torch.Tensor | None = None
         """What came last, by shard: FSDP calls the hooks of its parameters before the next."""
-        self._memory = 0
-        """Where FSDP has put the sum of it."""
+        self._sum: torch.Tensor | None = None
+        """What FSDP has of it; held, so that nothing else comes to lie there."""
 
     def install(self, model: torch.nn.Module) -> None:
         """Have FSDP give gradients here.
@@ -64,16 +64,13 @@ class SlotGradients:
         None: it is of a parameter that is not sharded over them.
 
         Raises:
-            UsageError: FSDP has made another tensor of it.
+            UsageError: FSDP has made another tensor of it, or it is not FSDP's.
         """
         if not is_over_shards(gradient):
             return None
         local = local_of(gradient)
-        if self._rows is None or local.untyped_storage().data_ptr() != self._memory:
-            raise UsageError(
-                "the gradients of a sharded parameter were cast after they were reduced; say "
-                "MixedPrecisionPolicy(reduce_dtype=torch.float32) for fully_shard"
-            )
+        if self._rows is None or self._sum is None or not _is_in(local, self._sum):
+            raise UsageError(_why_not(local, self._rows))
         return [
             row.as_strided(
                 local.shape, local.stride(), row.storage_offset() + local.storage_offset()
@@ -98,7 +95,7 @@ class SlotGradients:
         dist.all_to_all_single(rows, whole, group=group)
         rows = rows.view(group.size(), -1)
         output.copy_(rows[group.rank()])
-        self._rows, self._memory = rows, output.untyped_storage().data_ptr()
+        self._rows, self._sum = rows, output
 
     def _reduce_scatter(self, number: int) -> Any:
         from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
@@ -125,6 +122,25 @@ class SlotGradients:
                 exchange(number, output_tensor, input_tensor, group)
 
         return SlotReduceScatter()
+
+
+def _is_in(part: torch.Tensor, memory: torch.Tensor) -> bool:
+    """Whether a tensor is a part of another one's memory."""
+    return part.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+
+
+def _why_not(gradient: torch.Tensor, rows: torch.Tensor | None) -> str:
+    """Return why a gradient is not what FSDP has given."""
+    if rows is not None and rows.dtype != gradient.dtype:
+        return (
+            "the gradients of a sharded parameter were cast after they were reduced; say "
+            "MixedPrecisionPolicy(reduce_dtype=torch.float32) for fully_shard"
+        )
+    return (
+        "the loss of a micro-batch goes back to a sharded parameter by another way than the "
+        "forward of its module, as a penalty on weights does; compute that in the forward of the "
+        "module that fully_shard was given, or use weight_decay= of the optimizer"
+    )
 
 
 def _refuse_kinds(name: str, module: Any) -> None:
