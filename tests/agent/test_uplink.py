@@ -96,6 +96,27 @@ def test_what_answers_and_never_says_a_word_is_no_coordinator(
     asyncio.run(play())
 
 
+def test_a_coordinator_that_is_silent_is_named_as_people_write_it(
+    place: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(uplink, "LOOK_S", 0.01)
+
+    async def play() -> None:
+        async def say_nothing(connection: ServerConnection) -> None:
+            await connection.wait_closed()
+
+        async with serve(say_nothing, sock=place):
+            running = asyncio.create_task(looking(place, give_up_s=20.0).run())
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+            running.cancel()
+
+    asyncio.run(play())
+
+    port = place.getsockname()[1] if place.fileno() >= 0 else ""
+    assert f"the coordinator at 127.0.0.1, port {port}" in caplog.messages[0]
+
+
 def test_an_agent_goes_when_it_cannot_read_the_first_word(place: socket.socket) -> None:
     async def play() -> None:
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -26,6 +26,9 @@ FIT = HostLook(
     ),
 )
 AWAY = CoordinatorLook(place="gpu1:7000", obstacle="no answer within 3 s")
+UNPROVED = CoordinatorLook(
+    place="gpu1:7000", obstacle="c.pem holds no certificate in PEM form", is_about_files=True
+)
 NO_TOKEN = CoordinatorLook(place="gpu1:7000")
 
 
@@ -73,6 +76,7 @@ def test_an_answer_that_tells_its_time_in_seconds_makes_no_clock_wrong(ahead_s: 
         ({"directory_obstacle": "/ cannot be"}, "directory", "obstacle", "may write to"),
         ({"disk_bytes": 1 << 20}, "directory", "caution", "make room"),
         ({"coordinators": (AWAY,)}, "coordinator", "obstacle", "open its port for this host"),
+        ({"coordinators": (UNPROVED,)}, "coordinator", "obstacle", "give files of TLS that fit"),
         ({"coordinators": (NO_TOKEN,)}, "coordinator", "caution", "--token-file"),
         (
             {"coordinators": (replace(NO_TOKEN, token="refused"),)},

@@ -287,6 +287,13 @@ NODES = [
         command="coordinator --listen 0.0.0.0:7000 train.py",
     ),
     Refusal(
+        sentence="0.0.0.0 stands for all addresses of a host, and is none by which others reach "
+        "it; --join names the one that the coordinator's --listen does",
+        when="`--join` names all addresses",
+        instead="the address of the coordinator's `--listen`",
+        command="agent --join 0.0.0.0:7000 --token-file token",
+    ),
+    Refusal(
         sentence="--listen 192.0.2.99 is no address of this host; it has ... (lo)",
         when="`--listen` or `--interface` names another host's",
         instead="one of those it has",

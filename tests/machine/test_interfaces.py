@@ -122,3 +122,10 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 def test_a_name_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--join nobody\.invalid: no host of this name"):
         resolved("nobody.invalid", "--join")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_what_stands_for_all_addresses_is_no_way_to_a_coordinator(address: str) -> None:
+    """The kernel takes it for this host: an agent waited there for five minutes."""
+    with pytest.raises(ConfigError, match="stands for all addresses of a host"):
+        address_towards(address)

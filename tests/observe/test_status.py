@@ -108,6 +108,28 @@ def test_a_drained_replica_leaves_until_its_process_has_ended() -> None:
     assert states(story) == {"r1": "training"}
 
 
+def test_replicas_of_a_node_that_is_lost_are_gone_once_others_go_on_without_them() -> None:
+    """Their agent is gone, so that nobody says how they have ended."""
+    story = Story().started().start("r1", "r2", "r3").switch("r1", "r2")
+    for record in story.records:
+        if record["kind"] == "start_replica" and record["replica"] != "r1":
+            record["node"] = "far"
+    story.write("node_lost", node="near", others=["far"])
+    assert states(story) == {"r1": "training", "r2": "training"}  # it may be waited for
+
+    story.switch("r1")
+
+    assert states(story) == {"r1": "training"}
+
+
+def test_an_agent_that_is_started_anew_has_none_of_its_replicas() -> None:
+    story = Story().started().start("r1", "r2").switch("r1", "r2")
+    story.write("node_lost", node="here", others=[])
+    story.write("node_joined", node="here", devices=2, replicas=["r2"])
+
+    assert states(story) == {"r2": "training"}
+
+
 def test_a_job_below_its_minimum_waits() -> None:
     story = Story().started().start("r1", "r2").switch("r1", "r2").steps(3)
     order = {**story.order(2, ("r1",)), "hold": True}

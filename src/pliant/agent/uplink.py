@@ -293,7 +293,8 @@ class Uplink:
         while self._silence < SILENT_LOOKS:
             self._silence += 1
             await asyncio.sleep(LOOK_S)
-        _log.warning("the coordinator at %s is silent", connection.remote_address)
+        host, port, *_ = connection.remote_address
+        _log.warning("the coordinator at %s, port %s, is silent; it is looked for", host, port)
         connection.transport.abort()
 
     def _take_message(self, data: bytes | str) -> None:

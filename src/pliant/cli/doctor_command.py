@@ -184,12 +184,15 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             ahead_s = _ahead(health.headers.get("date"))
             status = client.get("/v1/status")
     except ConfigError as error:
-        return CoordinatorLook(place=place, obstacle=str(error))
+        return CoordinatorLook(place=place, obstacle=str(error), is_about_files=True)
     except httpx.HTTPError as error:
+        if (fault := fault_of_tls(error, url, tls)) is not None:
+            return CoordinatorLook(place=place, obstacle=fault, is_about_files=True)
         sentence = f"it answers, but no coordinator: {error}"
-        return CoordinatorLook(place=place, obstacle=fault_of_tls(error, url, tls) or sentence)
+        return CoordinatorLook(place=place, obstacle=sentence)
     if health.status_code == NEEDS_TLS:
-        return CoordinatorLook(place=place, obstacle=refusal(health, "coordinator"))
+        sentence = refusal(health, "coordinator")
+        return CoordinatorLook(place=place, obstacle=sentence, is_about_files=True)
     for answer in (health, status):
         if not answer.is_success and (answer is health or answer.status_code not in KNOWN):
             sentence = f"it answers, but no coordinator (status {answer.status_code})"

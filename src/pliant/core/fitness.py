@@ -55,6 +55,9 @@ class CoordinatorLook:
     obstacle: str = ""
     """Why it was not reached; empty: it was."""
 
+    is_about_files: bool = False
+    """That says which of this host's files are in the way, and what of them."""
+
     answer_s: float = 0.0
     token: str = ""
     """What it said of the token: ``taken``, ``refused``; empty: none was shown."""
@@ -213,6 +216,8 @@ def _coordinator(look: CoordinatorLook, *, may_be_away: bool) -> Finding:
         return _line("coordinator", f"{look.place}: {look.obstacle}; it is not needed now")
     if look.obstacle:
         do = "start the coordinator, or open its port for this host; --join names its --listen"
+        if look.is_about_files:
+            do = "give files of TLS that fit, as pliant certs make makes them for each host"
         return _line("coordinator", f"{look.place}: {look.obstacle}", do)
     found = f"{look.place} answers within {1000 * look.answer_s:.0f} ms"
     if not look.token:

@@ -123,6 +123,11 @@ def address_towards(address: str) -> str:
     Raises:
         ConfigError: there is no way to it.
     """
+    if ipaddress.ip_address(address).is_unspecified:
+        raise ConfigError(
+            f"{address} stands for all addresses of a host, and is none by which others reach it; "
+            "--join names the one that the coordinator's --listen does"
+        )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:

@@ -6,6 +6,7 @@ those are the board's (``observe.status``), which hands on the records that are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -50,6 +51,9 @@ class LivingReplicas:
     former: dict[str, ReplicaStatus] = field(default_factory=dict)
     """Those of the coordinator before, until their agent has said that they live."""
 
+    silent: set[str] = field(default_factory=set)
+    """Those whose node is not heard, and who may have the state of the run yet."""
+
     labels: dict[str, Labels] = field(default_factory=dict)
     """Of nodes."""
 
@@ -60,15 +64,35 @@ class LivingReplicas:
         """Another coordinator: they count again once their agent has said that they live."""
         self.former |= self.named
         self.named.clear()
+        self.silent.clear()
 
     def add_node(self, record: Record) -> None:
-        """An agent says whom it runs: they have lived through a change of coordinators."""
+        """An agent says whom it runs: they have lived through a change of coordinators.  Or it is
+        not heard any more, and perhaps others neither.
+        """
+        if record["kind"] == "node_lost":
+            self._lose_nodes(record)
+            return
         node = str(record.get("node") or "")
         self.labels[node] = labels_in(record)
-        for name in map(str, listed(record, "replicas")):
+        here = list(map(str, listed(record, "replicas")))
+        self._forget(name for name in self.silent - set(here) if self.named[name].node == node)
+        self.silent.difference_update(here)
+        for name in here:
             if name not in self.named:
                 unknown = ReplicaStatus(name=name, state=ReplicaActivity.STARTING, node=node)
                 self.named[name] = self.former.pop(name, unknown)
+
+    def _lose_nodes(self, record: Record) -> None:
+        """Nodes are not heard: of theirs nobody will say that they have ended.
+
+        They may be waited for, so who trains there counts until others go on without it.
+        """
+        nodes = {str(record.get("node")), *map(str, listed(record, "others"))}
+        there = {name: one for name, one in self.named.items() if one.node in nodes}
+        has_state = (ReplicaActivity.TRAINING, ReplicaActivity.WAITING, ReplicaActivity.FINISHED)
+        self.silent.update(name for name, one in there.items() if one.state in has_state)
+        self._forget(there.keys() - self.silent)
 
     def add_order(self, record: Record) -> None:
         """An order of the coordinator says who is in the next generation, or in none."""
@@ -86,6 +110,7 @@ class LivingReplicas:
                     self._set(name, ReplicaActivity.JOINING)
             return
         self.is_holding = bool(order.get("hold"))
+        self._forget(self.silent - members.keys())
         for name, replica in self.named.items():
             if replica.state is ReplicaActivity.TRAINING and name not in members:
                 self._set(name, ReplicaActivity.LEAVING)
@@ -114,7 +139,7 @@ class LivingReplicas:
             case "finished":
                 self._set(name, ReplicaActivity.FINISHED)
             case "exited":
-                self.named.pop(name, None)
+                self._forget([name])
             case _:
                 pass  # answers and heartbeats change no state here
 
@@ -133,6 +158,11 @@ class LivingReplicas:
 
     def _with_state(self) -> ReplicaActivity:
         return ReplicaActivity.WAITING if self.is_holding else ReplicaActivity.TRAINING
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in tuple(names):
+            self.named.pop(name, None)
+            self.silent.discard(name)
 
     def _set(self, name: str, state: ReplicaActivity) -> None:
         if name in self.named:

@@ -125,7 +125,7 @@ class Board:
                 self._doubt_record(record)
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
-            case "node_joined":
+            case "node_joined" | "node_lost":
                 self.living.add_node(record)
             case "saved" | "save_failed" | "suspend_requested":
                 self._durable_record(record)
