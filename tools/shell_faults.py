@@ -521,8 +521,8 @@ SHELL_FAULTS = [
         path="job/node_loss.py",
         suite=("tests/conformance",),
         what="a node that can start nothing ends a job that has others",
-        old="    if not any(tx.job.nodes.values()):\n",
-        new="    if True:\n",
+        old="    if any(tx.job.nodes.values()):\n        return\n    if not tx",
+        new="    if not tx",
     ),
     _BOUNDS(
         what="a message may count below zero",

@@ -1612,6 +1612,14 @@ TOGETHER = [
         proof=f"{SESSIONS}::test_a_joiner_with_another_model_is_refused_and_nobody_notices",
     ),
     Refusal(
+        sentence="its module losses is another than the run's; give every host the same file",
+        when="a module that the script imports differs between hosts, or was edited while the run "
+        "lasts",
+        instead="the same files on every host, and then its agent anew; the run goes on without it",
+        proof="tests/processes/test_several_hosts.py::"
+        "test_a_module_that_differs_is_named_and_the_job_waits_for_a_host_that_fits",
+    ),
+    Refusal(
         sentence="SGD has other parameter groups here than on the replicas that already train",
         when="a joiner's script groups its parameters otherwise",
         instead="the same groups on every replica",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -196,6 +197,44 @@ def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network
     (b.own / "train.py").write_text(SCRIPT)
     mended = pliant(b, *words)
     assert [job.wait(), mended.wait()] == [0, 0], a.said() + b.said()
+
+
+def test_a_module_that_differs_is_named_and_the_job_waits_for_a_host_that_fits(
+    net: Network,
+) -> None:
+    """Seen: another loss on one host, exit code 0 and other weights; the job ended after 30 s."""
+    a, b, c = net.hosts
+    for host in net.hosts:
+        (host.own / "losses.py").write_text("SCALE = 1.0\n")
+        (host.own / "train.py").write_text(
+            SCRIPT.replace("pliant\n", "pliant, losses\n", 1).replace(
+                "(a), b)", "(a), b) * losses.SCALE"
+            )
+        )
+    (b.own / "losses.py").write_text("SCALE = 2.0\n")
+    (c.own / "train.py").write_text("print('another script')\n")
+    place = f"{a.address}:7000"
+    words = ("coordinator", "--listen", place, "--min", 2, "--max", 2, "--max-restarts", 0)
+    job = pliant(a, *words, "--limit", "startWaitInSeconds=1", "train.py", 12)
+    share(a, "runs/train/token", b, c)
+    agent = ("agent", "--join", place, "--token-file", "token", "--devices")
+
+    first = pliant(c, *agent, 1)
+    assert first.wait() == 1, c.said()
+    until(lambda: "node c takes no part: " in a.said(), "that is told where it coordinates", a)
+    (c.own / "train.py").write_bytes((a.own / "train.py").read_bytes())
+    second = pliant(c, *agent, 1)
+    until(lambda: records(a, "spare"), "one is ready", a)
+    other = pliant(b, *agent, 2)
+    until(lambda: "its module losses is another than the run's" in a.said(), "b is refused", a)
+    assert not records(a, "commit")
+    other.send_signal(signal.SIGTERM)
+    other.wait()
+    (b.own / "losses.py").write_text("SCALE = 1.0\n")
+    mended = pliant(b, *agent, 1)
+
+    assert [one.wait() for one in (job, second, mended)] == [0, 0, 0], a.said() + b.said()
+    assert digests(b, c) == {alone(a, 12)}
 
 
 @pytest.mark.soak

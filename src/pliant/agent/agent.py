@@ -193,6 +193,7 @@ class Agent:
                 self.open()
         except (ConfigError, OSError) as error:
             self._fail(str(error))
+            self._send(AgentLeft(node=self.node))
             self._leave(str(error))
 
     def _leave(self, reason: str) -> None:

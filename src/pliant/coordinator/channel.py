@@ -166,7 +166,7 @@ async def serve_agent(
     else:
         why = why or differs
     if why is not None:
-        driver.log.write("note", text=f"node {joined.node} is not taken: {why}")
+        driver.log.write("node_refused", node=joined.node, reason=why)
         await _turn_away(socket, driver, why)
         await _close(socket)
         return

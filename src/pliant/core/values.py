@@ -44,6 +44,9 @@ FIRST_LINEAGE = Lineage(1)
 CHECKPOINT_PLACE = "checkpoint_place"
 """In the identity of a worker: the mark of where it keeps checkpoints."""
 
+SCRIPT_MODULE = "module "
+"""In the identity of a worker: begins the name of each module that its script has imported."""
+
 NO_CHECKPOINT = ""
 """Name of the checkpoint that a history begins from if it begins at step 0 once more."""
 

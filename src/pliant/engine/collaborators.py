@@ -286,7 +286,7 @@ class Collaborators:
             runtime,
             shape,
             self.training,
-            (*said, (CHECKPOINT_PLACE, self._saver.mark)) if self._saver.mark else said,
+            (*said, *self._compared_here()),
             found=self._saver.found,
             look=self._saver.find_anew,
             is_durable=self._is_durable,
@@ -313,6 +313,11 @@ class Collaborators:
             self._objects.optimizers,
         )
         return (*described, *mesh_identity())
+
+    def _compared_here(self) -> tuple[tuple[str, str], ...]:
+        """Return what must be equal between replicas, and need not when a run is gone on with."""
+        mark, modules = self._saver.mark, identity.describe_modules()
+        return ((CHECKPOINT_PLACE, mark), *modules) if mark else modules
 
     def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
         """Run a forward and a backward of the user's, and forget everything about it."""

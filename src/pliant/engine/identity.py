@@ -10,15 +10,20 @@ from collections.abc import Sequence
 
 import torch
 
+from pliant.core.values import SCRIPT_MODULE
 from pliant.engine.data.loading import Schedule
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.session_settings import SessionSettings
+from pliant.engine.worker.script_files import own_modules
 
 TREE = "mirrored-midpoint-1"
 """Name of the addition tree; changes when ``core.step.batching`` gives other sums."""
 
 MAX_LAYOUT_CHARACTERS = 100_000
 """Longest description of a layout that a registration carries; a message has at most 1 MB."""
+
+MAX_MODULES = 1000
+"""Of a script that are compared; their names are part of a message, which has at most 1 MB."""
 
 _VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 """Optimizer options that choose another order of operations; ``fused`` gives other bits."""
@@ -50,6 +55,15 @@ def describe(
         ("on_nonfinite", settings.on_nonfinite),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
     )
+
+
+def describe_modules() -> tuple[tuple[str, str], ...]:
+    """Return which files the script has imported so far, as (name, value) pairs.
+
+    Compared between the replicas of a run only: a checkpoint may be gone on from with other code.
+    """
+    named = sorted(own_modules().items())[:MAX_MODULES]
+    return tuple((f"{SCRIPT_MODULE}{name:.200}", digest) for name, digest in named)
 
 
 def describe_layout(layout: Layout) -> str:

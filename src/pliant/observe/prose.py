@@ -207,6 +207,8 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "nodes_silent": lambda r, who: (
         f"heard again: the agent of {_names(names)}" if (names := r.get("heard")) else None
     ),
+    "node_failed": lambda r, who: f"node {r.get('node')} takes no part: {r.get('reason')}",
+    "node_refused": lambda r, who: f"node {r.get('node')} is not taken: {r.get('reason')}",
     "node_lost": lambda r, who: (
         f"node {r.get('node')} is lost"
         + (f", and {counted(len(others), 'other')}" if (others := r.get("others")) else "")

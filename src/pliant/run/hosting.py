@@ -180,7 +180,7 @@ async def hosted(
         log.subscribe(observer.record)
     own_to_job = (token, config.argv) if is_apart else ()
     driver = JobDriver(
-        settings=config.settings,
+        settings=replace(config.settings, nodes_may_come=is_apart),
         register=StoredRegister(home.register, *own_to_job),
         log=log,
         metrics_path=config.out / run_files.METRICS,

@@ -19,7 +19,7 @@ file is played by each, and the answers must be the same.  A file reads like thi
       conflict: another coordinator has taken over
 
 ``placement spread:rack`` says where replicas go by labels of nodes (``node n1 devices=4
-labels=rack=a,host=x``).
+labels=rack=a,host=x``); ``nodes come`` that the job waits for others while too few are there.
 A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
 the same words set another while the job runs.  What is held back is shown as ``wait until``;
 ``explain`` on a line of its own shows the reason of the last decision.  A file that was made of a
@@ -124,6 +124,8 @@ class _Player:
                 self.settings = replace(self.settings, restart_budget=int(number))
             case ["placement", rule] if self.driver is None:
                 self.settings = replace(self.settings, placement=PlacementRule.of(rule))
+            case ["nodes", "come"] if self.driver is None:
+                self.settings = replace(self.settings, nodes_may_come=True)
             case ["waits", *options] if self.driver is None:
                 waits = {name: float(value) for name, value in options_of(options).items()}
                 self.settings = replace(self.settings, timeouts=Timeouts(**waits))

@@ -301,6 +301,8 @@ def settings_lines(settings: JobSettings) -> Iterator[str]:
         yield _said(["policy", *words])
     if settings.placement != usual.placement:
         yield f"placement {settings.placement}"
+    if settings.nodes_may_come:
+        yield "nodes come"
     if settings.restart_budget != usual.restart_budget:
         yield f"budget {settings.restart_budget}"
     waits = [f"{one.name}={getattr(settings.timeouts, one.name)!r}" for one in fields(Timeouts)]

@@ -26,7 +26,13 @@ from pliant.core.job import (
     stragglers,
 )
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
-from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
+from pliant.core.job.transaction import (
+    WAY_IN,
+    Transaction,
+    charge,
+    likeness,
+    start_wait_s,
+)
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin, silence, worker_events
 from pliant.core.membership import state as group
@@ -34,7 +40,7 @@ from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
-from pliant.core.values import CHECKPOINT_PLACE, ReplicaId
+from pliant.core.values import CHECKPOINT_PLACE, SCRIPT_MODULE, NodeId, ReplicaId
 
 ASKS_S = 60.0
 """How long a worker asks for leave to publish one checkpoint, as in ``engine.protocol``."""
@@ -111,16 +117,13 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         except ConfigError as error:
             lifecycle.end_job(tx, EXIT_USAGE, str(error), StageCause.INPUT_REFUSED)
             return False
-        wait_s = tx.now_s + tx.settings.start_wait_s
+        wait_s = tx.now_s + start_wait_s(tx)
         tx.job = replace(tx.job, reference=event, start_by_s=wait_s)
     elif (why := difference(event, reference)) is not None:
         if why == ANOTHER_PLACE and tx.job.membership.recorded is None:  # so it is for all nodes
             lifecycle.end_job(tx, EXIT_USAGE, why, StageCause.INPUT_REFUSED)
             return False
-        left, commands = changes.lose(tx.job.membership, frozenset({event.replica}), tx.moment)
-        dismiss = Dismiss(to=(event.replica,), reason=why)
-        replicas.accept_membership(tx, (left, (dismiss, *commands)))
-        tx.notes.append(f"{event.replica} cannot join: {why}")
+        _refuse(tx, event.replica, replica.node, why)
         return False
     if replica.state is ReplicaState.STARTING:
         ready = replace(replica, due_s=NEVER)
@@ -138,9 +141,23 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
     if event.checkpoints:
         tx.job = replace(tx.job, has_checkpoints=True)
     if tx.job.stage is Stage.STARTING:
-        wait_s = tx.now_s + tx.settings.start_wait_s
+        wait_s = tx.now_s + start_wait_s(tx)
         tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
     return True
+
+
+def _refuse(tx: Transaction, name: ReplicaId, node: NodeId, why: str) -> None:
+    """Dismiss a spare that differs; where all differ that a node starts, it starts no more."""
+    accepted = (ReplicaState.SPARE, ReplicaState.TRAINING)
+    homes = {one.node for one in tx.job.replicas.values() if one.state in accepted}
+    is_odd = bool(homes) and node not in homes
+    left, commands = changes.lose(tx.job.membership, frozenset({name}), tx.moment)
+    dismiss = Dismiss(to=(name,), reason=why)
+    replicas.accept_membership(tx, (left, (dismiss, *commands)), is_charged=not is_odd)
+    tx.notes.append(f"{name} cannot join: {why}")
+    if is_odd:
+        tx.job = replace(tx.job, nodes=tx.job.nodes.put(node, 0))
+        tx.notes.append(f"nothing is started on node {node} until its agent comes anew")
 
 
 def _on_registered(tx: Transaction, event: events.Registered) -> None:
@@ -234,8 +251,12 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
         return ANOTHER_PLACE
     is_exact = theirs_.get("reduction", "exact") == "exact"
     for name in sorted(ours.keys() | theirs_.keys()):
-        if ours.get(name) != theirs_.get(name) and (is_exact or name == "reduction"):
+        if ours.get(name) == theirs_.get(name) or not (is_exact or name == "reduction"):
+            continue
+        if not name.startswith(SCRIPT_MODULE):
             return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}"
+        if name in ours and name in theirs_:  # one that only some import need not be there
+            return f"its {name} is another than the run's; give every host the same file"
     return None
 
 

@@ -24,7 +24,7 @@ from pliant.core.job.state import (
     is_held,
     is_kept,
 )
-from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.transaction import Transaction, charge, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
@@ -309,7 +309,7 @@ def _start_over(tx: Transaction, why: str) -> None:
     is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
     tx.job = replace(
         tx.job,
-        start_by_s=tx.now_s + (tx.settings.start_wait_s if is_ready else tx.settings.start_s),
+        start_by_s=tx.now_s + (start_wait_s(tx) if is_ready else tx.settings.start_s),
         membership=changes.given_up(tx.job.membership),
         pace=replace(tx.job.pace, restarted_at=tx.now_s),
         costs=costs.interrupted(tx.job.costs),

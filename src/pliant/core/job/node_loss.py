@@ -12,7 +12,7 @@ from dataclasses import replace
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import apart, lifecycle, replicas
-from pliant.core.job.state import Job, ReplicaState, Stage, free_devices, is_durable
+from pliant.core.job.state import Job, Replica, ReplicaState, Stage, free_devices, is_durable
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
@@ -81,13 +81,17 @@ def _wait_as_at_the_start(tx: Transaction) -> None:
 
 
 def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
-    """Start nothing on a node any more; end the job where no other can start anything."""
+    """Start nothing on a node any more; where no other can, wait for one that may come, or end."""
     if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes:
         return
     tx.job = replace(tx.job, nodes=tx.job.nodes.put(event.node, 0))
     tx.notes.append(f"node {event.node} can start nothing any more: {event.reason}")
-    if not any(tx.job.nodes.values()):
+    if any(tx.job.nodes.values()):
+        return
+    if not tx.settings.nodes_may_come:
         lifecycle.end_job(tx, EXIT_FAILED, event.reason, StageCause.INPUT_REFUSED)
+    elif tx.job.stage is Stage.STARTING:
+        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)
 
 
 def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
@@ -123,6 +127,7 @@ def _is_irreplaceable(job: Job, node: NodeId) -> bool:
 def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
     """Go on without nodes and whatever they ran."""
     lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node in nodes}
+    is_free = all(_never_began(tx.job, replica) for replica in lost.values())
     is_known = any(node in tx.job.nodes for node in nodes)
     for node in nodes:
         tx.job = replace(
@@ -143,11 +148,17 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
     _wait_as_at_the_start(tx)
     word = "node" if len(nodes) == 1 else "nodes"
     what = f"{word} {_listed(nodes)} with {_listed(sorted(lost)) or 'no replica'}"
-    if lost:
+    if lost and not is_free:
         charge(tx, ExitKind.SIGNAL, what)
         tx.job = replace(tx.job, pace=hysteresis.lost(tx.job.pace, tx.now_s))
     tx.notes.append(f"lost {what}")
     lifecycle.lose(tx, frozenset(lost), ExitKind.SIGNAL, what)
+
+
+def _never_began(job: Job, replica: Replica) -> bool:
+    """Whether a replica was to start where nothing can be started: that says nothing of it."""
+    is_refused = job.nodes.get(replica.node, 0) == 0
+    return is_refused and replica.state in (ReplicaState.STARTING, ReplicaState.ENDING)
 
 
 def _listed(names: Sequence[str]) -> str:

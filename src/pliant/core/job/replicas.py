@@ -172,8 +172,11 @@ def drop_from_membership(tx: Transaction, *names: ReplicaId) -> None:
     accept_membership(tx, changes.lose(tx.job.membership, frozenset(names), tx.moment))
 
 
-def accept_membership(tx: Transaction, outcome: Outcome) -> None:
-    """Accept what the membership decided, and follow up on whom it lets go."""
+def accept_membership(tx: Transaction, outcome: Outcome, *, is_charged: bool = True) -> None:
+    """Accept what the membership decided, and follow up on whom it lets go.
+
+    ``is_charged``: who is dismissed counts against the restart budget.
+    """
     membership, commands = outcome
     excused: frozenset[ReplicaId] = frozenset()
     if membership.cut:
@@ -188,7 +191,8 @@ def accept_membership(tx: Transaction, outcome: Outcome) -> None:
                 end(tx, name, ReplicaCause.LOST, reason, told=command)
             case Dismiss(to=names, reason=reason):
                 for name in names:
-                    _charge(tx, {name} - excused, ExitKind.LEFT, f"was refused: {reason}")
+                    charged = {name} - excused if is_charged else ()
+                    _charge(tx, charged, ExitKind.LEFT, f"was refused: {reason}")
                     end(tx, name, ReplicaCause.DISMISSED, reason, told=command)
             case Release(to=names):
                 for name in names:

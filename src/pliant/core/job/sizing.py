@@ -28,7 +28,13 @@ from pliant.core.job.state import (
     spares,
     trainers,
 )
-from pliant.core.job.transaction import Transaction, deterministic_failure, is_spent, recent_losses
+from pliant.core.job.transaction import (
+    Transaction,
+    deterministic_failure,
+    is_spent,
+    recent_losses,
+    start_wait_s,
+)
 from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
@@ -120,7 +126,8 @@ def _end_if_impossible(tx: Transaction) -> None:
     devices, minimum = sum(heard.values()), tx.settings.policy.min_replicas
     if devices < minimum:
         reason = f"minReplicas={minimum}, but the nodes can run {devices}"
-        code = EXIT_FAILED if is_durable(tx.job) else EXIT_USAGE
+        is_mending = is_durable(tx.job) or tx.settings.nodes_may_come
+        code = EXIT_FAILED if is_mending else EXIT_USAGE
         lifecycle.end_job(tx, code, reason, StageCause.INPUT_REFUSED)
 
 
@@ -348,7 +355,7 @@ def _restore(tx: Transaction) -> None:
     behind = changes.fall_through(membership, membership.spares)
     tx.commands.extend(behind)
     if behind:
-        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_wait_s)
+        tx.job = replace(tx.job, start_by_s=tx.now_s + start_wait_s(tx))
 
 
 def _may_start(tx: Transaction, ready: list[ReplicaId]) -> bool:

@@ -82,6 +82,10 @@ class JobSettings:
 
     placement: PlacementRule = PlacementRule()  # noqa: RUF009 - frozen
 
+    nodes_may_come: bool = False
+    """Nodes come by themselves: while too few are there, or none of them can start anything, the
+    job waits for others."""
+
     restart_budget: int = 5
     """Losses that nobody asked for (script errors, crashes, hangs, lost nodes, refused joiners)
     after which no replica is started any more.  Enough for bad luck, few enough to end a script

@@ -68,6 +68,16 @@ class Transaction:
         self.job = replace(self.job, stale=self.job.stale + 1)
 
 
+def start_wait_s(tx: Transaction) -> float:
+    """Return how long the first generation waits for others, now that there is one to begin with.
+
+    While the nodes that have come are too few it is as long as for the first of them.
+    """
+    is_room = sum(tx.job.nodes.values()) >= tx.moment.min_replicas
+    is_all = is_room or not tx.settings.nodes_may_come
+    return tx.settings.start_wait_s if is_all else tx.settings.start_s
+
+
 def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
     """Return the losses that count against the restart budget."""
     old_s, committed = now_s - settings.restart_forget_s, job.membership.committed

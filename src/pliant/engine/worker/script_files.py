@@ -8,6 +8,7 @@ know why somebody asks.
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ from typing import NamedTuple
 _PACKAGE = f"{Path(__file__).parents[2]}/"
 _STANDARD = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
+_OF_A_HOST = frozenset({"__main__", "__mp_main__", "sitecustomize", "usercustomize"})
 
 _PLIANT = re.compile(
     rb"\bimport\b[^#\n]*\bpliant\b|\bfrom\s+pliant\b|(?:import_module|__import__)\(\s*.pliant\b"
@@ -100,6 +102,25 @@ def own_files() -> list[Path]:
     """List the user's files that are loaded, the main one first."""
     paths = [getattr(module, "__file__", None) for module in _modules()]
     return [Path(path) for path in dict.fromkeys(paths) if path and is_own(str(path))]
+
+
+def own_modules() -> dict[str, str]:
+    """Return what tells each module that the script has imported from others of its name.
+
+    The script itself is not among them, nor what a package makes while it runs, as torch does.
+    """
+    found = {}
+    for name, module in sys.modules.copy().items():
+        path = _source_of(module)
+        package = _source_of(sys.modules.get(name.partition(".")[0]))
+        if name not in _OF_A_HOST and path and (not package or is_own(package)) and is_own(path):
+            found[name] = hashlib.sha256(text_of(Path(path))).hexdigest()[:12]
+    return found
+
+
+def _source_of(module: ModuleType | None) -> str:
+    path = getattr(module, "__file__", None)
+    return path if isinstance(path, str) and path.endswith(".py") else ""
 
 
 def text_of(path: Path) -> bytes:
