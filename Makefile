@@ -13,7 +13,7 @@ DEFAULT := -n 3 --dist worksteal -m "not soak and not frameworks"
 help:
 	@echo "make demo    set up, then watch a run grow, shrink, lose a replica and end bit-identical"
 	@echo "make test    set up, then lint, types, contracts and every default test (under 20 minutes)"
-	@echo "make test-with   the default tests with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another"
+	@echo "make test-with   the default tests with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
 	@echo "make soak    long randomised runs; SEED=n repeats one"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make chaos   a thousand faults on four hosts in one run, 90 minutes at most; needs root; FAULTS=n as many, SEED=n repeats one"
@@ -36,10 +36,11 @@ test: lint
 
 # Each pair of versions has an environment of its own, 5 GB.
 test-with: TORCH ?= 2.11.0
-test-with: OTHER = .venv-torch$(TORCH)-$(notdir $(PYTHON))
+test-with: VERSION = $(shell $(PYTHON) -c "import platform; print(platform.python_version())")
+test-with: OTHER = .venv-torch$(TORCH)-python$(VERSION)
 test-with:
 	@$(PYTHON) tools/setup.py --torch $(TORCH) --venv $(OTHER)
-	$(OTHER)/bin/python -m pytest -q $(DEFAULT)
+	$(OTHER)/bin/python -m pytest -q $(DEFAULT) $(TESTS)
 
 soak: $(READY)
 	$(PYTEST) -m soak -s --timeout=7200 --hypothesis-profile=drawn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 
@@ -40,3 +42,24 @@ def test_the_tested_torch_is_not_older_than_what_users_may_have() -> None:
 
     assert '"torch>=2.11"' in project
     assert tested == "torch==2.15.0"
+
+
+def test_each_python_has_an_environment_of_its_own_and_runs_what_one_wants() -> None:
+    asked = ("TORCH=2.15.0", f"PYTHON={sys.executable}", "TESTS=tests/core")
+    around = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    done = subprocess.run(
+        ["make", "-n", "test-with", *asked],
+        cwd=setup.ROOT,
+        env=around,  # without what a make around these tests tells another
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    own = f".venv-torch2.15.0-python{platform.python_version()}"
+    made, run = done.stdout.splitlines()
+    assert made.endswith(f"--torch 2.15.0 --venv {own}")
+    assert run.startswith(f"{own}/bin/python -m pytest ")
+    assert run.endswith(" tests/core")
