@@ -1,4 +1,4 @@
-"""What torch tells of a gradient without a public name; seen to work with torch 2.15."""
+"""What torch tells of a gradient without a public name; seen to work with torch 2.11 and 2.15."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Autograd details: what torch knows of a gradient and has no public name for.
 
 Owns two looks, each of which says no where torch does not tell: then sums are made as if it were
-so, with the same bits, and more slowly.  Seen to work with torch 2.15.
+so, with the same bits, and more slowly.  Seen to work with torch 2.11 and 2.15.
 """
 
 from __future__ import annotations

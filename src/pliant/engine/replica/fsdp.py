@@ -1,7 +1,7 @@
 """FSDP: the gradients of ``fully_shard``, slot by slot, before anybody has added them.
 
 Owns what of FSDP2 is private, and nothing else knows: the base class of a custom reduce-scatter.
-Seen to work with torch 2.15 (``tests/engine/replica/test_fsdp.py``).  Must not know slots'
+Seen to work with torch 2.11 and 2.15 (``tests/engine/replica/test_fsdp.py``).  Must not know slots'
 order, sums, or replicas.
 
     backward of FSDP  --whole gradients of this worker's slot-->  all-to-all

@@ -71,8 +71,9 @@ class _SumFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _adds_up(self, args: Any) -> bool:
         """Whether a collective that the optimizer calls itself adds up what the workers have."""
-        boxed = [one for one in args if isinstance(one, torch.ScriptObject)]
-        kinds = [dist.ReduceOp.unbox(one).op.name for one in boxed if _is_boxed(one, "ReduceOp")]
+        boxed: list[Any] = [one for one in args if isinstance(one, torch.ScriptObject)]
+        numbers = [one.op() for one in boxed if _is_boxed(one, "ReduceOp")]  # torch 2.11 to 2.15
+        kinds = [dist.ReduceOp.RedOpType(number).name for number in numbers]
         groups = [dist.ProcessGroup.unbox(one) for one in boxed if _is_boxed(one, "ProcessGroup")]
         return any(kind in SUM_KINDS for kind in kinds) and any(
             len(self._members & set(dist.get_process_group_ranks(group))) > 1 for group in groups
