@@ -6,6 +6,7 @@
     python tools/seed_faults.py Simulation
     python tools/seed_faults.py P8 --suite tests/core/policy tests/conformance
     python tools/seed_faults.py --shard 1/4  # every fourth of them, to be run in parts
+    python tools/seed_faults.py --all-but seeded.log  # those of which that output tells nothing
     python tools/seed_faults.py --list
 
 Each fault is a piece of text and what replaces it, applied to a copy of ``src``; the core suite
@@ -88,12 +89,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
     parser.add_argument("--limit", type=float, default=TIMEOUT_S, help="seconds for one suite")
     parser.add_argument("--shard", type=shard, default=(1, 1), help="part of how many, such as 1/4")
+    parser.add_argument("--all-but", type=Path, help="output of a run that was cut off")
     parser.add_argument(
         "--equivalent", action="store_true", help="run those, too, that no test can notice"
     )
     arguments = parser.parse_args()
     known = [fault for table in TABLES for fault in table]
     faults = [f for f in known if not arguments.rules or f.rule in arguments.rules]
+    if arguments.all_but is not None:
+        lines = arguments.all_but.read_text().splitlines()
+        heads = {tuple(line.split(" | ")[:2]) for line in lines}
+        faults = [f for f in faults if (f"| {f.rule}", f.what) not in heads]
     part, parts = arguments.shard
     faults = faults[part - 1 :: parts]
     if arguments.list:
@@ -181,6 +187,7 @@ def run_suite(fault: Fault | None, suite: list[str], *, timeout_s: float) -> str
                 env=environment,
                 capture_output=True,
                 text=True,
+                errors="replace",  # a test may print anything
                 timeout=timeout_s,
                 check=False,
             )

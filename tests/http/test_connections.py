@@ -14,12 +14,13 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from fastapi import APIRouter, WebSocket
+from fastapi.responses import StreamingResponse
 from tests.http.sockets import DEADLINE_S, Strangers
 
 from pliant.http import app as http_app
 from pliant.http import connections
 from pliant.http.app import new_app
-from pliant.http.connections import EndableSocket
+from pliant.http.connections import EndableSocket, LimitedProtocol
 from pliant.http.server import Server, open_socket, url_of
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -37,6 +38,10 @@ class World(Strangers):
             await self.go_on.wait()
             return "done"
 
+        @router.get("/large")
+        async def large() -> StreamingResponse:
+            return StreamingResponse(bytes(1 << 20) for _ in range(64))
+
         @router.post("/length")
         async def length(body: list[int]) -> int:
             return len(body)
@@ -49,6 +54,15 @@ class World(Strangers):
         app.include_router(router)
         super().__init__(stack, open_socket("127.0.0.1", 0))
         self.server = Server(app, self.sock)
+
+    def limited(self) -> list[LimitedProtocol]:
+        found = self.server._server.server_state.connections
+        return [one for one in found if isinstance(one, LimitedProtocol)]
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_so():
+                await asyncio.sleep(0.01)
 
     def people(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -82,6 +96,7 @@ def test_who_holds_every_place_loses_the_oldest(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(connections, "REQUEST_S", 1000.0)  # none goes by itself
 
     async def scene(world: World) -> None:
         held = [await world.connect(said) for _ in range(40)]
@@ -128,6 +143,46 @@ def test_who_waits_for_an_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
             assert (await asked).status_code == 200
 
     play(scene)
+
+
+def test_who_waits_for_an_answer_keeps_its_place_in_a_flood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
+
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            asked = asyncio.create_task(people.get("/v1/slow"))
+            await world.until(lambda: any(one.is_answering for one in world.limited()))
+            held = [await world.connect(b"") for _ in range(40)]
+            for sock in held[:30]:
+                await world.closed(sock)
+            world.go_on.set()
+            assert (await asked).status_code == 200
+
+    play(scene)
+
+
+def test_an_answer_that_nobody_reads_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
+    monkeypatch.setattr(connections, "ANSWER_S", 0.2)
+    ask = b"GET /v1/large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
+
+    async def scene(world: World) -> None:
+        await world.connect(ask)
+        await world.until(world.limited)
+        await world.until(lambda: not world.limited())
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("descriptors", "places"), [(1 << 20, 256), (100, 25), (10, 8)])
+def test_places_are_a_part_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, places: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
+
+    assert connections.most_connections() == places
 
 
 def test_too_many_requests_at_once_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +272,19 @@ def test_a_server_stops_while_a_websocket_is_being_closed() -> None:
         (connection,) = world.server._server.server_state.connections
         assert isinstance(connection, EndableSocket)
         connection.conn.receive_data(b"\x88\x80\0\0\0\0")  # a close that takes a while, as with TLS
+        world.go_on.set()
+
+    play(scene)
+
+
+def test_a_websocket_owes_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
+
+    async def scene(world: World) -> None:
+        sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
+        assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
+        await asyncio.sleep(0.4)
+        assert world.server._server.server_state.connections
         world.go_on.set()
 
     play(scene)
