@@ -164,9 +164,9 @@ def suite_of(fault: Fault, asked: list[str]) -> list[str]:
     """Return the tests that are run against a fault if nobody has asked for others."""
     if asked is not SUITE:
         return asked
-    if fault in ALLOCATION_FAULTS:
-        return ALLOCATION_SUITE
-    return list(fault.suite) or SUITE
+    if fault.suite:
+        return list(fault.suite)
+    return ALLOCATION_SUITE if fault in ALLOCATION_FAULTS else SUITE
 
 
 def run_suite(fault: Fault | None, suite: list[str], *, timeout_s: float) -> str:
