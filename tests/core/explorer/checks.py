@@ -147,8 +147,8 @@ def check_expected(
         return
     # Who keeps it since later is no less hung; and before the first step all go with such a one.
     locked = [p for p in world.processes if p.alive and p.is_locked]
-    if verb == "dismissed" and locked and not universe.members[process.member].has_state:
-        return  # two attempts with both of them have failed (R6)
+    if verb == "dismissed" and process.is_locked and not universe.members[process.member].has_state:
+        return  # two attempts with it have failed (R6)
     if process.is_locked and reason.startswith("no step ended for"):
         return  # that counts from the last step, not from when it took the lock
     are_alike = process.is_locked or not count_committed(universe, world)

@@ -9,8 +9,6 @@ the agent of a spare that keeps the interpreter lock; a member that does is in `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pliant.core.membership.state import (
     NEVER,
     NOBODY,
@@ -18,6 +16,7 @@ from pliant.core.membership.state import (
     Moment,
     Pulse,
     members,
+    mute_of,
 )
 from pliant.core.membership.transitions import Phase
 from pliant.core.membership.whereabouts import EACH_OTHER
@@ -55,18 +54,14 @@ def stuck(state: Membership) -> dict[ReplicaId, float]:
         return said
     present = frozenset(members(state))
     others = state.finished | state.unheard | (state.leavers - present)
-    others |= _mute(state, said) - (state.spares.keys() - present)
+    others |= mute_of(state, said) - (state.spares.keys() - present)
     return {r: hung_at_s for r, hung_at_s in said.items() if r not in others}
 
 
 def stuck_alike(state: Membership, names: frozenset[ReplicaId]) -> frozenset[ReplicaId]:
     """Return those of these that are ended together: members first, then for one reason."""
     found = names & frozenset(members(state)) or names
-    return _mute(state, found) or found
-
-
-def _mute(state: Membership, names: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
-    return frozenset(name for name in names if state.pulses[name].is_mute)
+    return mute_of(state, found) or found
 
 
 def held_up_by(state: Membership) -> frozenset[ReplicaId]:
@@ -90,7 +85,7 @@ def why_hung(state: Membership, hung: frozenset[ReplicaId], hang_s: float) -> st
     """Say why these are ended: members, or spares alone."""
     present = frozenset(members(state))
     longer = "announce longer pauses with session.busy(max_s)"
-    if not hung & present and _mute(state, hung) == hung:
+    if not hung & present and mute_of(state, hung) == hung:
         return f"its script kept the interpreter lock for {hang_s:g} s; {longer}"
     worker = next((w for r in sorted(hung) if (w := state.pulses[r].held_up_by) is not None), None)
     who = "the others wait for it"

@@ -13,6 +13,7 @@ attempt is stale: dropped, counted, never an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pliant.core.commands import Command
@@ -312,8 +313,17 @@ def dispensable(state: Membership, names: frozenset[ReplicaId]) -> frozenset[Rep
 
 def mute_holders(state: Membership) -> frozenset[ReplicaId]:
     """Return the members with state that cannot build a group now: a script keeps the lock."""
-    holders = frozenset(members(state)) - outsiders(state)
-    return frozenset(r for r in holders if r in state.pulses and state.pulses[r].is_mute)
+    return mute_of(state, frozenset(members(state)) - outsiders(state))
+
+
+def mute_joiners(state: Membership) -> frozenset[ReplicaId]:
+    """Return the joiners that cannot build a group now, nor could anybody who was to with them."""
+    return mute_of(state, outsiders(state) if state.attempt is None else state.joiners)
+
+
+def mute_of(state: Membership, names: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
+    """Return those of these whose agents speak for them."""
+    return frozenset(r for r in names if r in state.pulses and state.pulses[r].is_mute)
 
 
 def mute_until_s(state: Membership, moment: Moment) -> float:
