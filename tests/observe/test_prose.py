@@ -34,3 +34,18 @@ def test_of_many_replicas_some_are_named() -> None:
 
 def test_a_damaged_record_says_nothing() -> None:
     assert line({"kind": "slots_moved", "replicas": 3, "sizes": ["x"], "paces_us": None}) is None
+
+
+def test_a_node_that_was_told_to_end_has_left_and_is_not_lost() -> None:
+    assert line({"kind": "node_lost", "node": "b", "others": [], "has_left": True}) == (
+        "node b has left"
+    )
+    assert line({"kind": "node_lost", "node": "b", "others": []}) == "node b is lost"
+
+
+def test_what_becomes_of_a_state_that_nobody_else_has_is_told() -> None:
+    said = "node b leaves, and no other has the state or room for it: it is saved"
+
+    assert line({"kind": "note", "text": said}) == said
+    assert line({"kind": "note", "text": "prepare generation 3: r1"}) is None
+    assert line({"kind": "note", "replica": "r1", "text": "half full"}) == "r1: half full"

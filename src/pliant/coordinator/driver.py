@@ -356,7 +356,7 @@ class JobDriver:
             case messages.AgentFailed(node=node, reason=reason):
                 self.put(NodeFailed(node=node, reason=reason))
             case messages.AgentLeft(node=node):
-                self.put(NodeLost(node=self.nodes.forget(node)))
+                self.put(NodeLost(node=self.nodes.forget(node), has_left=True))
             case messages.Alive(node=node, refused=refused):
                 self.refused[f"workers of {node}"] = refused
             case _:

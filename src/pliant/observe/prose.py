@@ -6,6 +6,7 @@ columns or how often anybody looks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from pliant.core.counts import counted
@@ -28,6 +29,9 @@ AGAIN = "Ctrl-C again ends the job at once, and saves nothing more"
 
 THE_SCRIPT = "the script "
 """How a detail begins that is a sentence of its own, and no exception."""
+
+LAST_HOLDER = re.compile(r"node \S+ leaves, and ")
+"""How a note begins that tells what becomes of a state which nobody else has."""
 
 EXITS = {
     "finished": "finished",
@@ -153,6 +157,14 @@ def pool_line(values: Record) -> str:
             return f"{name} offers {has} of {values.get('wanted')} wanted{because}"
 
 
+def _note(record: Record, who: str) -> str | None:
+    """Say what a worker noted; what the core notes its events tell, unless all may be lost."""
+    text = str(record.get("text"))
+    if who:
+        return f"{who}: {text}"
+    return text if LAST_HOLDER.match(text) else None
+
+
 def _declined(record: Record, who: str) -> str:
     """Say what was asked for, and why it was refused."""
     request = record.get("request")
@@ -210,11 +222,11 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "node_failed": lambda r, who: f"node {r.get('node')} takes no part: {r.get('reason')}",
     "node_refused": lambda r, who: f"node {r.get('node')} is not taken: {r.get('reason')}",
     "node_lost": lambda r, who: (
-        f"node {r.get('node')} is lost"
+        f"node {r.get('node')} {'has left' if r.get('has_left') else 'is lost'}"
         + (f", and {counted(len(others), 'other')}" if (others := r.get("others")) else "")
     ),
     "job_ended": lambda r, who: (  # what the core decided may yet come to another end
         f"the job ends with exit code {r.get('exit_code')}: {r.get('reason')}"
     ),
-    "note": lambda r, who: f"{who}: {r.get('text')}" if who else None,  # else told by its event
+    "note": _note,
 }

@@ -122,7 +122,8 @@ def _of_node(verb: str, node: NodeId, rest: list[str], options: dict[str, str]) 
         case "node-leaving":
             return NodeLeaving(node=node, notice_s=float(options["notice_s"]))
         case "node-lost":
-            return NodeLost(node=node, others=tuple(map(NodeId, rest)))
+            others = tuple(NodeId(word) for word in rest if "=" not in word)
+            return NodeLost(node=node, others=others, has_left=options.get("left") == "yes")
         case _:
             return NodeFailed(node=node, reason=" ".join(rest))
 

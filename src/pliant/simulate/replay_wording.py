@@ -126,6 +126,7 @@ def _agent_words(event: events.AgentEvent) -> Iterator[str]:
             yield from _named(runs=replicas)
         case events.NodeLost(node=node, others=others):
             yield from ("node-lost", node, *others)
+            yield from _options(left=event.has_left)
         case events.NodeSilent(node=node, others=others):
             yield from ("node-silent", node, *others)
         case events.NodeLeaving(node=node, notice_s=notice_s):

@@ -15,6 +15,7 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.table import Table
 from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
+from pliant.simulate.replay_notation import parse
 
 GIVEN = JobSettings(policy=Policy(max_replicas=4))
 SET = Policy(max_replicas=2, scaling_timeout_s=5)
@@ -145,3 +146,50 @@ def test_a_node_with_fewer_devices_than_replicas_has_none_free() -> None:
     job = replace(job, nodes=Table(nodes), replicas=Table(replicas))
 
     assert free_devices(job) == {NodeId("n2"): 1}
+
+
+def test_of_a_node_that_is_silent_only_what_trains_there_is_room() -> None:
+    one, two = NodeId("n1"), NodeId("n2")
+    here = {"r1": Replica(node=one), "r2": Replica(node=two, state=ReplicaState.TRAINING)}
+    here["r3"] = Replica(node=two)  # on its way there: nobody knows
+    job = replace(
+        begun(GIVEN, after_setting(SET)),
+        nodes=Table({one: 1, two: 3}),
+        replicas=Table({ReplicaId(name): replica for name, replica in here.items()}),
+    )
+    silent = replace(job, silent=frozenset({two}))
+
+    assert (view(job).num_replicas, view(job).devices, view(job).silent) == (3, 4, 0)
+    seen = view(silent)
+    assert (seen.num_replicas, seen.devices, seen.silent, seen.apart) == (2, 2, 2, 0)
+
+
+NODE_LEAVES = """\
+node n1 devices=2
+node n2 devices=2
+spare r1 r2 r3 r4
+prepared 1 r1 r2 r3 r4
+switched 1 r1 r2 r3 r4
+node-leaving n1 notice_s=25
+prepared 2 r1 r2 r3 r4
+switched 2 r3 r4 step=5
+exit r1 left
+exit r2 left
+node-lost n1 left=yes
+"""
+
+
+def test_each_of_those_that_leave_a_node_is_no_decision_of_its_own() -> None:
+    job, _ = controller.begin(now_s=0.0, settings=GIVEN)
+    told = []
+
+    for line in NODE_LEAVES.splitlines():
+        for event in parse(line.split()):
+            job, ready = controller.step(job, event, now_s=1.0, settings=GIVEN)
+            told += [ready.decision.reason] if ready.decision is not None else []
+
+    assert told[-2:] == [
+        "shrink from 4 to 2 replicas: 4 wanted, room for 2 after 2 reclaimed",
+        "stay at 2 replicas: 4 wanted, room for 2",
+    ]
+    assert "stay at 4" in told[-3]

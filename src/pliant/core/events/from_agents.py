@@ -93,6 +93,9 @@ class NodeLost:
     others: tuple[NodeId, ...] = ()
     """Gone at the same moment."""
 
+    has_left: bool = False
+    """Its agent was told to end, and has said that it leaves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exited:

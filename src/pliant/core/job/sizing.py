@@ -93,9 +93,10 @@ def _end_publishing(tx: Transaction) -> None:
 
 def _follow_policy(tx: Transaction) -> int:
     """Send away who is too many, return how many are missing."""
-    decision, pace = consider(view(tx.job), tx.settings.policy, now_s=tx.now_s)
+    seen = view(tx.job)
+    decision, pace = consider(seen, tx.settings.policy, now_s=tx.now_s)
     tx.job = replace(tx.job, pace=pace, is_urgent=False)
-    if _says_more(tx.job.decision, decision):
+    if _says_more(tx.job.decision, decision, is_going=bool(seen.reclaimed)):
         tx.job = replace(tx.job, decision=decision)
     names, wanted = live(tx.job), decision.target_replicas + decision.spare_replicas
     for name in _surplus(tx.job, len(names) - wanted, tx.settings.placement):
@@ -243,11 +244,15 @@ def measure(tx: Transaction, event: Progressed, before: Membership, after: Membe
     return was < costs.RIPE <= now or every
 
 
-def _says_more(old: Decision | None, new: Decision) -> bool:
-    """Whether it says something else; that nothing was to be waited for yet is no news."""
+def _says_more(old: Decision | None, new: Decision, *, is_going: bool) -> bool:
+    """Whether it says something else; that nothing was to be waited for yet is no news.
+
+    Nor is it how many of those that are taken back have not left yet (``is_going``: some have not).
+    """
     if old is None or old.is_waiting or new.is_waiting:
         return old != new
-    return old != replace(new, earliest_s=old.earliest_s)
+    same = replace(new, earliest_s=old.earliest_s)
+    return old != (replace(same, reason=old.reason) if is_going else same)
 
 
 def _notice_s(tx: Transaction, num_live: int) -> float:
