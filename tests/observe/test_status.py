@@ -28,6 +28,7 @@ DOCUMENTED = {
     "replicas",
     "nonfinite",
     "apart",
+    "silent",
     "slow",
     "placed",
     "checkpoint",

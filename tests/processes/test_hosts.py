@@ -24,6 +24,7 @@ from tests.processes.test_restart import status_of, training
 from tests.processes.test_resume import SCRIPT
 
 from pliant.agent.agent_config import GRACE_S
+from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED
 from pliant.machine import run_files
 from pliant.machine.locks import locked
 
@@ -102,6 +103,41 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
         else:
             agent.send_signal(signal.SIGCONT)
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
+
+
+@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_the_last_that_has_the_state_saves_it_before_it_leaves(tmp_path: Path, keeps: bool) -> None:
+    """Its agent is told to end, and no other node has room; without checkpoints it is lost."""
+    over, kept = tmp_path / "over", tmp_path / "kept"
+    words: list[object] = [elastic.SCRIPT, "--model", "gpt", "--steps", 100_000, "--pace", 0.05]
+    words += ["--digest-file", tmp_path / "digests", "--tails-file", tmp_path / "tails"]
+    words += ["--checkpoint", kept, "--every", "99999steps"] if keeps else []
+
+    with apart(tmp_path, *words, "--until", over, nodes={"only": 1}) as job:
+        job.wait_for_steps(5)
+        agent = job.agents.pop("only")
+        psutil.Process(agent.pid).send_signal(signal.SIGTERM)
+        if not keeps:
+            assert job.process.wait(WAIT_S) == EXIT_STATE_LOST, job.said()
+            assert "without checkpoints all is lost with it" in job.said()
+            return
+        assert job.process.wait(WAIT_S) == EXIT_STOPPED, job.said()
+        assert agent.wait(WAIT_S) in (EXIT_OK, EXIT_INTERRUPTED), job.said()  # if it heard of it
+        (saved,) = job.records("saved")
+        assert saved["committed"] == len(job.records("commit"))
+        how = f"it can go on after step {saved['committed']}: pliant resume {job.out}"
+        assert how in job.said()
+
+        job.coordinate()
+        job.employ("only", 1)
+        job.wait_for_steps(saved["committed"] + 5)
+        over.touch()
+        assert job.end() == 0, job.said()
+        job.assert_nothing_is_left()
+    outcome = elastic.Outcome(job, tmp_path, 0)
+    outcome.steps = outcome.digests[-1]["committed"]
+    outcome.digests = outcome.digests[-1:]  # else that of the suspended run as well
+    outcome.check(elastic.reference("gpt", outcome.steps))
 
 
 def test_nothing_is_started_on_a_node_whose_agent_says_nothing(tmp_path: Path) -> None:

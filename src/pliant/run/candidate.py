@@ -99,9 +99,8 @@ class _Standing:
         home = await aside(open_home, self._candidate.config.register, self._candidate.config.out)
         try:
             while True:
-                is_interrupted, reason = await self._follow(home)
-                if reason is None:
-                    return None if is_interrupted else self._agent.ended
+                if (reason := await self._follow(home)) is None:
+                    return self._agent.ended
                 self._candidate.say(f"this host coordinates the job: {reason}")
                 if (end := await self._coordinate(home)) is not None:
                     return end
@@ -112,8 +111,8 @@ class _Standing:
                 await asyncio.gather(self._serving, return_exceptions=True)
             await self._agent.close()
 
-    async def _follow(self, home: RegisterHome) -> tuple[bool, str | None]:
-        """Follow until this host is to coordinate, and return why; None: the job has ended here."""
+    async def _follow(self, home: RegisterHome) -> str | None:
+        """Follow until this host is to coordinate, and return why; None: its part is over."""
         looking = asyncio.create_task(self._watch_sign(home))
         try:
             with told_to_end(self._candidate.say) as (interrupted, hurried):
@@ -122,12 +121,12 @@ class _Standing:
                     self._require_token(self._clock.now_s())
                     self._has_taken_part |= self._agent.is_connected
                     if self._is_over():
-                        return False, None
+                        return None
                     if (reason := self._reason_to_coordinate()) is not None:
-                        return False, reason
+                        return reason
                     await within(interrupted.wait(), LOOK_S)
                 await self._agent.depart(hurried)
-                return True, None
+                return None
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)

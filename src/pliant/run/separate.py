@@ -200,10 +200,10 @@ async def _serve_until(
     stopping = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not serving.done():
-            await agent.depart(hurried)
-            return None
-        serving.result()
+        if serving.done():
+            serving.result()
+        else:
+            await agent.depart(hurried)  # the job may have ended with what was here
         return agent.ended
     finally:
         for task in (serving, stopping):

@@ -473,7 +473,8 @@ def leave(universe: Universe, world: World, number: int) -> World:
     world = world._replace(finished=left_on(world, number))
     if node.is_connected and node.is_known:
         world = with_node(world, number, is_known=False)
-        world = hear(universe, world, NodeLost(node=universe.node_name(number)), number)
+        left = NodeLost(node=universe.node_name(number), has_left=True)
+        world = hear(universe, world, left, number)
     lost = {"is_connected": False, "is_cut": True, "away_since": world.now, "follows_old": False}
     return with_node(world, number, **lost)
 

@@ -170,8 +170,8 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
             registration.on_node_joined(tx, event)
         case events.Running():
             registration.on_running(tx, event)
-        case events.NodeLost(node=node, others=others):
-            node_loss.on_nodes_lost(tx, (node, *others))
+        case events.NodeLost(node=node, others=others, has_left=has_left):
+            node_loss.on_nodes_lost(tx, (node, *others), has_left=has_left)
         case events.NodeSilent(node=node, others=others):
             node_loss.on_nodes_silent(tx, (node, *others))
         case events.NodeLeaving():

@@ -99,7 +99,10 @@ def suspend_if_all_must_leave(tx: Transaction) -> None:
         and not any(replica.state in coming for replica in job.replicas.values())
         and (job.offered == 0 or not free_devices(job))
     ):
-        tx.notes.append("every replica is reclaimed and there is no room for another")
+        if job.leaving:
+            tx.job = replace(job, stop_for="nobody else has the state of the run, or room for it")
+        else:
+            tx.notes.append("every replica is reclaimed and there is no room for another")
         stop(tx, StopKind.SUSPEND)
 
 
@@ -377,4 +380,6 @@ def _busy_until_s(membership: Membership, now_s: float) -> float:
 
 def _stopped(job: Job) -> str:
     how = "suspended" if job.stop is StopKind.SUSPEND else "stopped"
+    if job.stop_for and job.leaving:
+        return f"{how} before its last node was gone"
     return f"{how} for others" if job.stop_for else f"{how} on request"

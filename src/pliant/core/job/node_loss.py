@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pliant.core.counts import counted
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import apart, lifecycle, replicas
@@ -23,14 +24,15 @@ SHOWN = 8
 """Names of nodes, and of replicas, in a sentence about a loss."""
 
 
-def on_nodes_lost(tx: Transaction, nodes: Sequence[NodeId]) -> None:
+def on_nodes_lost(tx: Transaction, nodes: Sequence[NodeId], *, has_left: bool = False) -> None:
     """Go on without nodes and whatever they ran; one without which nothing is left is waited for.
 
-    Lost at the same moment they are one fault, and lead to one new generation.
+    Lost at the same moment they are one fault, and lead to one new generation.  ``has_left``: they
+    have said so, and ended what they ran, so that there is nothing to wait for.
     """
     gone: list[NodeId] = []
     for node in nodes:
-        if not _is_waited_for(tx.job, node, gone):
+        if has_left or not _is_waited_for(tx.job, node, gone):
             gone.append(node)
         elif node not in tx.job.unheard_nodes:
             _wait_for(tx, node)
@@ -98,15 +100,22 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
     """Let those leave between two steps that a node runs whose agent was told to end.
 
     As what the outside reclaims: nobody asks whether the job can spare them, and nothing is started
-    there any more.  One without which nobody would have the state trains on, until it is gone,
-    unless there is room for others to take it over.
+    there any more.  Where nobody else has the state, or room to take it over, it is saved and the
+    job suspended, as where all are reclaimed; without checkpoints they train on until it is gone.
     """
     job, node = tx.job, event.node
     if node not in job.nodes or job.stage not in (Stage.STARTING, Stage.RUNNING):
         return
     if _is_irreplaceable(job, node):
-        tx.notes.append(f"node {node} leaves; what is left of the run is there, so it trains on")
-        return
+        is_saved, steps = is_durable(job), counted(job.membership.committed, "step")
+        follows = (
+            "it is saved, and the job suspended"
+            if is_saved
+            else f"without checkpoints all is lost with it, {steps} by now"
+        )
+        tx.notes.append(f"node {node} leaves, and no other has the state or room for it: {follows}")
+        if not is_saved:
+            return
     here = [name for name, replica in job.replicas.items() if replica.node == node]
     devices = job.nodes.put(node, min(job.nodes[node], len(here)))
     tx.job = replace(job, nodes=devices, leaving=job.leaving | {node})

@@ -142,14 +142,13 @@ def view(job: Job) -> PolicyView:
     leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
     taken = sum(replica.is_reclaimed for replica in leavers)
     usable = _usable_devices(job)
-    unused = {node: count - usable[node] for node, count in job.nodes.items()}
-    silent = sum(unused[node] for node in job.silent)
+    devices, silent = sum(usable.values()), sum(job.nodes[n] - usable[n] for n in job.silent)
     return PolicyView(
         num_replicas=max(0, len(live(job)) - spares),
         leaving=len(leavers) - taken,
         taken=taken,
-        devices=sum(usable.values()),
-        apart=sum(unused.values()) - silent,
+        devices=devices,
+        apart=sum(job.nodes.values()) - devices - silent,
         silent=silent,
         wished=job.wished,
         num_slots=job.reference.num_slots if job.reference else None,
