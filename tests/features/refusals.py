@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import pliant
 from pliant.core.tls_files import TlsFiles
 from pliant.engine.protocol.meeting import check_alike
+from pliant.engine.session_settings import check_saving
 from pliant.engine.state import naming
 from pliant.engine.state.verification import part_with_the_wrong
 from pliant.engine.worker import bootstrap
@@ -1142,6 +1143,13 @@ LOOP = [
         when="a loop over epochs asks for the steps of one again and again",
         instead="`session.steps(epochs=3)`, with `step.is_last_of_epoch`",
         script=trained(tail=lambda at: at.session.steps(2)),
+    ),
+    Refusal(
+        sentence="session.save was called before session.steps(), where a replica has no state of "
+        "the run yet, so that none would write; call it in the tail of a step, or behind the loop",
+        when="weights are to be written, in a replica, before it has any of the run",
+        instead="the call in a tail, or behind the loop",
+        script=lambda: check_saving(is_elastic=True, has_begun=False),
     ),
     Refusal(
         sentence="the loss of this micro-batch goes back to one before it, which had no "

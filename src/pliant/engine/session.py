@@ -337,6 +337,9 @@ class Session:
         model that is sharded or in stages every worker has to call it.
         """
         self._check_open()
+        session_settings.check_saving(
+            is_elastic=self._context is not None, has_begun=self._steps is not None
+        )
         if self._parts.is_to_write(leads=self.leader):
             self._parts.weights.write(Path(path))
         else:  # those of earlier steps have been written, or are of no use any more

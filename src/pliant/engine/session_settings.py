@@ -278,6 +278,21 @@ def further(total: int, planned: int, steps_per_epoch: int) -> int:
     return max(total, planned)
 
 
+def check_saving(*, is_elastic: bool, has_begun: bool) -> None:
+    """Refuse to write weights where a replica may not have any of the run yet.
+
+    ``has_begun``: whether ``steps()`` was called.
+
+    Raises:
+        UsageError: it was not.
+    """
+    if is_elastic and not has_begun:
+        raise UsageError(
+            "session.save was called before session.steps(), where a replica has no state of the "
+            "run yet, so that none would write; call it in the tail of a step, or behind the loop"
+        )
+
+
 def check_micro_batch_size(size: int | None) -> int:
     """Refuse that it is not said."""
     if size is None:
