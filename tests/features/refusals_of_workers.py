@@ -123,6 +123,21 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
+        sentence="'the model' is under replicate, which adds up copies by itself; give fully_shard "
+        'one dimension, mesh["shard"]: pliant has the copies, its replicas',
+        when="`replicate` of torch",
+        instead="leave it out",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="parameter 'weight' is sharded over mesh[\"shard\"] and not by fully_shard; "
+        "workers compute different micro-batches there, so give parallelize_module another "
+        'dimension: mesh["tp"]',
+        when="`parallelize_module` over `shard`",
+        instead="`tp`",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
         sentence="'the model' has a CPUOffloadPolicy, which is not possible; leave it out",
         when="parameters that lie elsewhere between two uses",
         instead="leave it out",

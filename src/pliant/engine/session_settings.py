@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import batching
+from pliant.engine.local_tensors import reshard, sharding_modules
 from pliant.engine.state.buffers import observes
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.optimizer_state import held, with_nested
@@ -117,6 +118,7 @@ def _check_model(model: object) -> torch.nn.Module:
     """Refuse a model that cannot be trained here."""
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    reshard(sharding_modules(model))  # a forward before the session leaves the outermost whole
     for name, module in model.named_modules():
         _check_module(name, module)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
@@ -98,6 +99,37 @@ def groups() -> None:
         del type(model).set_custom_reduce_scatter
 
 
+def replicated() -> None:
+    """Have copies of a model added up by torch."""
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+
+    model = nn.Linear(4, 3)
+    replicate(model, mesh=MESH["shard"])  # type: ignore[no-untyped-call]
+    install(model)
+
+
+def cut() -> None:
+    """Cut an operation over those who compute different micro-batches."""
+    model = nn.Linear(4, 3)
+    parallelize_module(model, MESH["shard"], ColwiseParallel())
+    fsdp.refuse_others(model, ["weight"])
+
+
+def shown_before() -> None:
+    """Run a forward before there is a session, which leaves the weights whole: that is fine."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.zeros(1, 4))
+    pliant.Session(
+        model=model,
+        optimizer=optimizer,
+        dataset=torch.zeros(8, 4),
+        global_batch_size=4,
+        micro_batch_size=2,
+    )
+    raise UsageError("nothing is wrong with a forward before")
+
+
 def divided() -> None:
     """Divide gradients before there is a session."""
     model: Any = network()
@@ -131,6 +163,9 @@ CASES: list[Callable[[], object]] = [
     lambda: install(network(offload_policy=CPUOffloadPolicy(pin_memory=False))),
     groups,
     hooked,
+    replicated,
+    cut,
+    shown_before,
     divided,
     held_back,
     added_up,

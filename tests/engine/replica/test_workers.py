@@ -70,6 +70,7 @@ def test_what_cannot_be_done_with_a_sharded_model_is_told(tmp_path: Path) -> Non
     words = ["fused=True with", "step.grad_norm of"]
     words += ["FullyShardedDataParallel", "Short keeps", "is not this replica's", "two dimensions"]
     words += ["CPUOffloadPolicy", "several groups", "calls no hooks on its gradient"]
+    words += ["is under replicate, which", "and not by fully_shard", "nothing is wrong with"]
     words += [f"'the model' was told set_{one}(" for one in TOLD]
     assert [word for word, line in zip(words, said, strict=True) if word not in line] == []
 

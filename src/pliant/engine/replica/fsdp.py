@@ -13,14 +13,14 @@ are divided by nothing: weights are applied by the worker whose slot it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.local_tensors import local_of
+from pliant.engine.local_tensors import local_of, sharding_modules
 from pliant.engine.replica.device_mesh import is_over_shards
 from pliant.engine.replica.fsdp_settings import groups_of
 
@@ -124,6 +124,23 @@ class SlotGradients:
         return SlotReduceScatter()
 
 
+def refuse_others(model: torch.nn.Module, sharded: Iterable[str]) -> None:
+    """Refuse parameters that are sharded over those who compute different slots, but not by FSDP.
+
+    Raises:
+        ConfigError: names one.
+    """
+    groups = [group for module in sharding_modules(model) for group in groups_of(module)]
+    own = {id(one.sharded_param) for group in groups for one in group.fsdp_params}
+    for name in sharded:
+        if id(model.get_parameter(name)) not in own:
+            raise ConfigError(
+                f'parameter {name!r} is sharded over mesh["shard"] and not by fully_shard; workers '
+                "compute different micro-batches there, so give parallelize_module another "
+                'dimension: mesh["tp"]'
+            )
+
+
 def _is_in(part: torch.Tensor, memory: torch.Tensor) -> bool:
     """Whether a tensor is a part of another one's memory."""
     return part.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
@@ -145,14 +162,15 @@ def _why_not(gradient: torch.Tensor, rows: torch.Tensor | None) -> str:
 
 def _refuse_kinds(name: str, module: Any) -> None:
     """Refuse what FSDP2 can do and this cannot follow."""
-    from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
+    from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
 
     for group in groups_of(module):
         if isinstance(group.mesh_info, DDPMeshInfo):
+            is_sharded_too = isinstance(group.mesh_info, FSDPMeshInfo)
+            what = "sharded over a mesh of two dimensions" if is_sharded_too else "under replicate"
             raise ConfigError(
-                f"{name!r} is sharded over a mesh of two dimensions, which adds up copies by "
-                'itself; give fully_shard one dimension, mesh["shard"]: pliant has the copies, its '
-                "replicas"
+                f"{name!r} is {what}, which adds up copies by itself; give fully_shard one "
+                'dimension, mesh["shard"]: pliant has the copies, its replicas'
             )
         if any(parameter.offload_to_cpu for parameter in group.fsdp_params):
             raise ConfigError(

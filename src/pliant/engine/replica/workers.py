@@ -31,7 +31,7 @@ from pliant.engine.replica.device_mesh import (
 from pliant.engine.replica.follower_crew import OF_THE_MODEL, FollowerCrew
 from pliant.engine.replica.follower_membership import FollowerMembership
 from pliant.engine.replica.followers import wait_to_be_ended
-from pliant.engine.replica.fsdp import SlotGradients
+from pliant.engine.replica.fsdp import SlotGradients, refuse_others
 from pliant.engine.replica.fsdp_settings import refuse_told
 from pliant.engine.replica.leaf_exchange import LeafExchange
 from pliant.engine.replica.stages import Stages
@@ -159,6 +159,7 @@ def leaf_exchange(layout: Layout, model: torch.nn.Module, sums: GradientSums) ->
     if group is not None:
         sharded = [name for name, one in model.named_parameters() if is_over_shards(one)]
     if sharded:
+        refuse_others(model, sharded)
         gradients = SlotGradients(lambda: sums.factor)
         gradients.install(model)
         sums.take_apart(gradients.leaves_of)
