@@ -527,4 +527,10 @@ FEATURES = [
         proof="tests/processes/test_resume.py::"
         "test_a_sharded_checkpoint_of_plain_torch_starts_replicas_of_any_number_and_shape",
     ),
+    Feature(
+        name="session.save of sharded models and of stages",
+        note="one file of whole weights, a tensor at a time; every worker calls it",
+        proof="tests/processes/test_several_trainers.py::"
+        "test_weights_of_a_sharded_model_are_written_whoever_dies_there",
+    ),
 ]

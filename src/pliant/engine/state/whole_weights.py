@@ -126,7 +126,7 @@ def _laid_down(whole: torch.Tensor, file: Any) -> torch.Tensor:
         return whole.clone()
     pages = -(-file.seek(0, os.SEEK_END) // mmap.ALLOCATIONGRANULARITY)
     begin = pages * mmap.ALLOCATIONGRANULARITY
-    file.truncate(begin + size)
+    os.posix_fallocate(file.fileno(), begin, size)  # else a full disk ends the process (SIGBUS)
     memory = mmap.mmap(file.fileno(), size, offset=begin)
     like = torch.empty_like(whole, device="meta")  # strides without gaps
     copy = torch.frombuffer(memory, dtype=whole.dtype).as_strided(like.shape, like.stride())
