@@ -16,8 +16,8 @@ import torch
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.local_tensors import sharding_modules
 
-OWN_ADDERS = ("DefaultReduceScatter", "SlotReduceScatter")
-"""Who adds up where the script has said nothing: FSDP itself, or an earlier session."""
+OWN_ADDERS = ("DefaultReduceScatter", "ProcessGroupAllocReduceScatter", "SlotReduceScatter")
+"""Who adds up where the script has no class of its own: FSDP itself, or an earlier session."""
 
 
 class FsdpSettings:
