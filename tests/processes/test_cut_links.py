@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from tests.live.namespaces import Network
 from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import alone, digests, hosts, pliant, records, training, until
 
+from pliant.machine.resending import send_again_soon
 from pliant.observe.audit import audit_run
 
 pytestmark = [
@@ -45,6 +48,53 @@ def results(net: Network) -> dict[int, set[str]]:
                 if line.get("commit"):
                     found.setdefault(line["step"], set()).add(line["digest"])
     return found
+
+
+def is_sent_again_soon() -> bool:
+    """Whether the kernel lets a socket say so (Linux 6.15)."""
+    with socket.socket() as sock:
+        send_again_soon(sock)
+        try:
+            return sock.getsockopt(socket.IPPROTO_TCP, 44) == 1000
+        except OSError:
+            return False
+
+
+@pytest.mark.skipif(not is_sent_again_soon(), reason="needs Linux 6.15")
+def test_a_link_that_is_cut_for_less_than_the_limit_costs_no_replica(tmp_path: Path) -> None:
+    """TCP doubles its waits: 2 s after the link was mended nobody had spoken yet, and a replica
+    that trained with the others was ended.
+    """
+    with hosts(tmp_path, "a", "b", "c") as net:
+        a, b, _ = net.hosts
+        stop = tmp_path / "stop"
+        place = f"{a.address}:7000"
+        words = ("coordinator", "--listen", place, "--min", 2, "--max", 2, "train.py", 100_000)
+        job = pliant(a, *words)
+        token = a.own / "runs/train/token"
+        until(token.exists, "there is a token", a)
+        for host in net.hosts[1:]:
+            agent = ("agent", "--join", place, "--token-file", token, "--devices", 1)
+            pliant(host, *agent, STOP_AT=str(stop))
+        until(lambda: training(a) == {"b", "c"}, "both train", *net.hosts)
+
+        for _ in range(2):
+            began_s = time.monotonic()
+            net.cut(a, b)
+            net.cut(b, a)
+            time.sleep(7.3)
+            net.heal(a, b)
+            net.heal(b, a)
+            if time.monotonic() - began_s > 8.5:  # less than that the kernel owes nobody
+                pytest.skip("this machine is too slow to cut a link for 7 s")
+            before = commits(net)
+            until(lambda before=before: commits(net) > before + STEPS, "they commit", *net.hosts)  # type: ignore[misc]
+        stop.touch()
+
+        assert job.wait(2 * DEADLINE_S) == 0, a.said()
+
+        assert not records(a, "end_replica"), a.said()
+        assert digests(*net.hosts) == {alone(a, max(r["step"] for r in records(a, "commit")) + 1)}
 
 
 @pytest.mark.parametrize(

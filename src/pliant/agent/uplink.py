@@ -33,6 +33,7 @@ from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.control_tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
+from pliant.machine.resending import send_again_soon
 from pliant.wire.codec import (
     COMMANDS,
     COORDINATOR_NOTES,
@@ -261,6 +262,7 @@ class Uplink:
         return next((fault for fault in faults if fault is not None), None)
 
     async def _serve(self, connection: ClientConnection) -> None:
+        send_again_soon(connection.transport.get_extra_info("socket"))
         self._has_read = False
         for message in self._greeting():
             await connection.send(encode(message, self.incarnation).decode())

@@ -24,6 +24,7 @@ from pliant.http.direct_socket import DirectSocket
 from pliant.http.tls_front import TlsFront, Waiting
 from pliant.machine.control_tls import ServedTls
 from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.resending import send_again_soon
 from pliant.wire.codec import MAX_MESSAGE_BYTES
 
 WAITING = 1024
@@ -50,6 +51,7 @@ def open_socket(address: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        send_again_soon(sock)
         sock.bind((address, port))
         sock.listen(WAITING)
     except (OSError, OverflowError) as error:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from pliant.engine.groups.communicator import Communicator, Piece, Transfer
 from pliant.engine.groups.connection import Connection, PeerGone
 from pliant.engine.groups.ending import LeftAlone
+from pliant.machine.resending import send_again_soon
 
 UNREACHABLE_S = 30
 """For so long a member may be silent to the kernel (not to us) before its connection ends."""
@@ -195,6 +196,7 @@ def _tune(sock: socket.socket) -> None:
     ):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    send_again_soon(sock)
     with contextlib.suppress(OSError):  # a system without it, or the other end is gone already
         if sock.getsockname()[0] == sock.getpeername()[0]:
             # One host: what the system has for networks paces (BBR), which costs a ninth more.
