@@ -222,6 +222,19 @@ def test_replicas_that_failed_alike_are_told_once_with_their_number() -> None:
     ]
 
 
+def test_what_an_agent_says_again_is_told_once() -> None:
+    """It tells of an exit each time that it is asked; a service manager starts it every 10 s."""
+    story = Story()
+    for _ in range(3):
+        story.write("exited", replica="r1", exited_kind="signal", detail="SIGKILL")
+        story.write("node_refused", node="b", reason="node b has torch 2.14, and node a has 2.15")
+
+    assert told(story) == [
+        "r1 was ended by SIGKILL",
+        "node b is not taken: node b has torch 2.14, and node a has 2.15",
+    ]
+
+
 def test_a_traceback_that_was_printed_is_not_told_of_another() -> None:
     view, text = plain(show="r1")
     trace = ["Traceback (most recent call last):", "  File x, line 5", "OSError: [Errno 5] 0x7f"]

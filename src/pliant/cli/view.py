@@ -36,6 +36,9 @@ NEWS = 2
 STAYING = ("stop_requested", "suspend_requested", "interrupted", "declined", "resumed")
 """Kinds whose sentence is printed above the panel, where later news do not push it out."""
 
+TOLD_ONCE = ("exited", "node_refused")
+"""Kinds that an agent says again until it is heard, or each time that it is started."""
+
 
 class JobView:
     """What the live and the plain view share: the board, the news, whose output is shown."""
@@ -96,6 +99,10 @@ class JobView:
         if kind in ENDINGS and record.get("exit_code") not in (0, 3):
             return self._tracebacks.untold()  # its reason is the last word, on stderr
         sentence = line(record)
+        if kind in TOLD_ONCE and sentence is not None:
+            if sentence in self._said:
+                return None
+            self._said.add(sentence)
         if kind == "pool":
             before, self._pool = self._pool, sentence or ""
             return None if sentence == before else sentence
