@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pliant.core.fitness import CoordinatorLook, HostLook, Verdict, findings
+from pliant.core.fitness import CoordinatorLook, HostLook, NodeLook, Verdict, findings
 
 FIT = HostLook(
     python=(3, 13, 1),
@@ -117,3 +117,17 @@ def test_of_several_places_one_that_serves_is_enough() -> None:
     assert told[1].endswith("the token is taken")
     assert all(each.verdict is Verdict.OK for each in one if each.name == "coordinator")
     assert [each.verdict for each in none if each.name == "coordinator"] == 2 * ["obstacle"]
+
+
+def test_of_the_other_hosts_those_are_named_that_are_not_reached() -> None:
+    near = NodeLook(name="b", address="10.0.0.2")
+    away = NodeLook(name="c", address="10.0.0.3", obstacle="no answer within 3 s")
+
+    (fit,) = [one for one in findings(replace(FIT, nodes=(near,))) if one.name == "other hosts"]
+    (bad,) = [
+        one for one in findings(replace(FIT, nodes=(near, away))) if one.name == "other hosts"
+    ]
+
+    assert (fit.verdict, fit.found) == ("ok", "b: reached")
+    assert (bad.verdict, bad.found) == ("obstacle", "c (10.0.0.3): no answer within 3 s")
+    assert bad.do.startswith("let the hosts reach each other")

@@ -33,8 +33,8 @@ def examined(host: NetworkHost, *words: object, limits: str = "true") -> tuple[i
 
 
 def test_each_host_says_whether_it_can_take_part_and_what_is_in_its_way(tmp_path: Any) -> None:
-    with hosts(tmp_path, "a", "b") as net:
-        a, b = net.hosts
+    with hosts(tmp_path, "a", "b", "c") as net:
+        a, b, c = net.hosts
         place = f"{a.address}:7000"
         job = pliant(a, "coordinator", "--listen", place, "--min", 2, "train.py", 5)
         share(a, "runs/train/token", b)
@@ -46,6 +46,18 @@ def test_each_host_says_whether_it_can_take_part_and_what_is_in_its_way(tmp_path
         assert code == 0, found
         assert found["interface"]["found"].startswith(f"{b.address} (eth0)")
         assert found["coordinator"]["found"].endswith("and the token is taken")
+        assert "other hosts" not in found
+        share(a, "runs/train/token", c)
+        agent = pliant(c, "agent", *words, "--devices", 1)
+        until(lambda: records(a, "node_joined"), "another host takes part", a, c)
+        assert examined(b, *words)[1]["other hosts"]["found"] == "c: reached"
+        net.cut(c, b)
+        code, found = examined(b, *words)
+        assert code == 1
+        assert found["other hosts"]["found"] == f"c ({c.address}): no answer within 3 s"
+        assert found["coordinator"]["verdict"] == "ok"
+        net.heal(c, b)
+        agent.kill()
 
         net.cut(b, a)
         (b.own / "token").write_text("x" * 20)

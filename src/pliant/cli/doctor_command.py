@@ -28,7 +28,7 @@ from pliant.cli.options import Json, TlsCa, TlsCertificate, TlsKey
 from pliant.cli.printing import draw, print_json
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.core.fitness import CoordinatorLook, HostLook, Verdict, findings
+from pliant.core.fitness import CoordinatorLook, HostLook, NodeLook, Verdict, findings
 from pliant.core.tls_files import TlsFiles
 from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look
@@ -37,6 +37,7 @@ from pliant.machine.interfaces import (
     address_named,
     address_towards,
     host_addresses,
+    is_own,
     others_reach,
     place_of,
     resolved,
@@ -48,6 +49,9 @@ from pliant.run.run_directory import read_token
 
 KNOWN = (*FORBIDDEN, 503)
 """HTTP status of a coordinator that does not take the token, or has taken it and is busy."""
+
+MOST_NODES = 64
+"""Of the other hosts of a job that are looked at: each may take seconds."""
 
 COLOURS = {Verdict.OK: "green", Verdict.CAUTION: "yellow", Verdict.OBSTACLE: "red"}
 
@@ -106,6 +110,8 @@ def _seen_here(
     with ThreadPoolExecutor() as pool:  # each takes at most as long as importing torch may
         torch = pool.submit(host_look.torch_here)
         looks = [pool.submit(_coordinator, place, token, tls) for place in places]
+        others = dict(pair for look in looks for pair in look.result().nodes)
+        nodes = [pool.submit(_node, name, at) for name, at in others.items()]
         address, obstacle = _address(places, interface)
         names = {one.address: str(one) for one in host_addresses()}
         return HostLook(
@@ -127,6 +133,7 @@ def _seen_here(
             locked_bytes=host_look.limit(resource.RLIMIT_MEMLOCK),
             year=time.gmtime().tm_year,
             coordinators=(fault,) if fault else tuple(one.result() for one in looks),
+            nodes=tuple(one.result() for one in nodes),
         )
 
 
@@ -183,6 +190,7 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             health = client.get("/healthz")
             ahead_s = _ahead(health.headers.get("date"))
             status = client.get("/v1/status")
+            nodes = client.get("/v1/nodes")
     except ConfigError as error:
         return CoordinatorLook(place=place, obstacle=str(error), is_about_files=True)
     except httpx.HTTPError as error:
@@ -198,7 +206,27 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             sentence = f"it answers, but no coordinator (status {answer.status_code})"
             return CoordinatorLook(place=place, obstacle=sentence)
     said = "" if token is None else "refused" if status.status_code in FORBIDDEN else "taken"
-    return CoordinatorLook(place=place, answer_s=answer_s, token=said, clock_ahead_s=ahead_s)
+    return CoordinatorLook(
+        place=place,
+        answer_s=answer_s,
+        token=said,
+        clock_ahead_s=ahead_s,
+        nodes=_named(nodes) if nodes.is_success else (),
+    )
+
+
+def _named(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
+    """Return the other hosts that a coordinator has named, with their addresses; some of many."""
+    try:
+        said = answer.json()
+    except ValueError:
+        return ()
+    pairs = said.items() if isinstance(said, dict) else ()
+    return tuple((str(node), str(at)) for node, at in pairs if not is_own(str(at)))[:MOST_NODES]
+
+
+def _node(name: str, address: str) -> NodeLook:
+    return NodeLook(name=name, address=address, obstacle=host_look.host_obstacle(address))
 
 
 def _ahead(date: str | None) -> float | None:

@@ -4,6 +4,7 @@ Owns paths, bodies, status codes and who may ask what.  Decides nothing: a reque
 an event, and the answer is the core's own.
 
     GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
+    GET  /v1/nodes                                          where the nodes' workers are reached
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
     POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   requests: 202, or 409 with the reason
     GET  /v1/logs  /v1/audit                                the files of the run
@@ -142,6 +143,11 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
     async def read_status() -> dict[str, Any]:
         """Return what the job is doing now; the shape is that of ``pliant status --json``."""
         return driver.board.as_json(idle_s=driver.idle_s, waits_for=driver.waits_for)
+
+    @people.get("/nodes")
+    async def read_nodes() -> dict[str, str]:
+        """Return the address of each node at which the others reach its workers."""
+        return {str(node): address for node, address in driver.nodes.addresses().items()}
 
     @people.get("/explain")
     async def explain() -> list[Explanation]:

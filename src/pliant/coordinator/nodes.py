@@ -160,6 +160,11 @@ class JobNodes:
         """Note what a node is like that has joined."""
         self._nodes[node].facts = facts
 
+    def addresses(self) -> dict[NodeId, str]:
+        """Return where the workers of each node are reached that has said so."""
+        said = {name: known.facts.address for name, known in self._nodes.items()}
+        return {name: address for name, address in said.items() if address}
+
     def disagreement(self, node: NodeId, facts: NodeFacts) -> str | None:
         """Say in what a node differs from those that are here; None if it may join them."""
         others = {name: known.facts for name, known in self._nodes.items() if name != node}

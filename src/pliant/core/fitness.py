@@ -65,6 +65,19 @@ class CoordinatorLook:
     clock_ahead_s: float | None = None
     """Of ours, by its own."""
 
+    nodes: tuple[tuple[str, str], ...] = ()
+    """What it said of the others of its job: node, and address of its workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLook:
+    """What was seen of another host of the job."""
+
+    name: str
+    address: str
+    obstacle: str = ""
+    """Why it was not reached; empty: it was."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLook:
@@ -98,6 +111,8 @@ class HostLook:
     coordinators: tuple[CoordinatorLook, ...] = ()
     """At the places where it may be: of several, one serves at a time."""
 
+    nodes: tuple[NodeLook, ...] = ()
+
 
 def findings(look: HostLook) -> tuple[Finding, ...]:
     """Judge a host; one line for each thing that a job needs."""
@@ -111,6 +126,7 @@ def findings(look: HostLook) -> tuple[Finding, ...]:
         *_limits(look),
         _disk(look),
         *_coordinators(look.coordinators),
+        *_nodes(look.nodes),
     )
 
 
@@ -226,6 +242,18 @@ def _coordinator(look: CoordinatorLook, *, may_be_away: bool) -> Finding:
     is_taken = look.token == "taken"  # noqa: S105  a word
     do = "" if is_taken else "copy the token file of the coordinator anew"
     return _line("coordinator", f"{found}, and the token is {look.token}", do)
+
+
+def _nodes(looks: tuple[NodeLook, ...]) -> tuple[Finding, ...]:
+    """Judge the way to the other hosts of the job, if there are any yet."""
+    if not looks:
+        return ()
+    away = [look for look in looks if look.obstacle]
+    if not away:
+        return (_line("other hosts", f"{', '.join(look.name for look in looks)}: reached"),)
+    found = "; ".join(f"{one.name} ({one.address}): {one.obstacle}" for one in away)
+    do = "let the hosts reach each other, at the ports above 1023, or choose an --interface"
+    return (_line("other hosts", found, do),)
 
 
 def _limit(value: int | None) -> str:

@@ -19,6 +19,9 @@ TORCH_S = 60.0
 
 CONNECT_S = 3.0
 
+CLOSED_PORT = 61_001
+"""Just above those that Linux gives out: a host that is reached says that nobody listens there."""
+
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  only looked at
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -83,6 +86,22 @@ def limit(number: int) -> int | None:
     """Return a limit of this process as it counts; None: there is none."""
     soft, _ = resource.getrlimit(number)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def host_obstacle(address: str) -> str:
+    """Say why a host is not reached; empty: it is, though nothing listens where it was asked."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.settimeout(CONNECT_S)
+        try:
+            sock.connect((address, CLOSED_PORT))
+        except ConnectionRefusedError:
+            return ""
+        except TimeoutError:
+            return f"no answer within {CONNECT_S:g} s"
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+    return ""
 
 
 def connect_obstacle(address: str, port: int) -> tuple[str, float]:
