@@ -199,6 +199,32 @@ def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network
     assert [job.wait(), mended.wait()] == [0, 0], a.said() + b.said()
 
 
+@pytest.mark.soak
+def test_replicas_speak_where_interface_says_and_nowhere_else(net: Network) -> None:
+    """Commands and orders go one way, gradients and state another."""
+    a, b, _ = net.hosts
+    words = ("run", "--join", f"{a.address}:7000", "--nnodes", 2, "--devices-per-node", 1)
+    words = (*words, "--token-file", "token")
+    for host in (a, b):
+        host.ip(f"address add 10.78.0.{host.number}/24 dev eth0")
+    first = pliant(a, *words, "--interface", "10.78.0.1", "train.py", 20)
+    share(a, "token", b)
+    second = pliant(b, *words, "--interface", "10.78.0.2", "train.py", 20)
+    heard: set[str] = set()
+
+    def is_over() -> bool:
+        heard.update(listening(b))
+        return first.poll() is not None
+
+    until(is_over, "the job ends", a, b)
+
+    assert [first.wait(), second.wait()] == [0, 0], a.said() + b.said()
+    ends = {str(one["endpoint"]).rpartition(":")[0] for one in records(a, "spare")}
+    assert ends == {"10.78.0.1", "10.78.0.2"}
+    assert heard <= {as_in_proc("10.78.0.2")}
+    assert digests(a, b) == {alone(a, 20)}
+
+
 def test_a_module_that_differs_is_named_and_the_job_waits_for_a_host_that_fits(
     net: Network,
 ) -> None:
