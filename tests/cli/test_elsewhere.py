@@ -256,6 +256,14 @@ def test_nobody_at_the_place_is_one_sentence(
     assert "the job has ended, or trains on until one is there again" in said
 
 
+def test_a_name_that_is_not_known_here_says_nothing_of_the_job(
+    there: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of(["status", "--join", "gpu1.invalid:7000", *there[2:]]) == 2
+
+    assert capsys.readouterr().err.startswith("pliant: gpu1.invalid is not known on this host: ")
+
+
 @pytest.mark.parametrize("option", ["--token-file", "--tls-ca", "--tls-certificate", "--tls-key"])
 def test_what_is_for_a_coordinator_elsewhere_needs_its_place(
     option: str, there: list[str], capsys: pytest.CaptureFixture[str]

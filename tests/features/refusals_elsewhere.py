@@ -500,6 +500,14 @@ JOBS = [
         proof="tests/cli/test_elsewhere.py::test_nobody_at_the_place_is_one_sentence",
     ),
     Refusal(
+        sentence="gpu1.invalid is not known on this host: Name or service not known; give --join "
+        "its address",
+        when="a command with `--join` names a host that cannot be looked up here",
+        instead="the address of the coordinator's `--listen`",
+        proof="tests/cli/test_elsewhere.py::"
+        "test_a_name_that_is_not_known_here_says_nothing_of_the_job",
+    ),
+    Refusal(
         sentence="no replica has printed anything yet (looked in run/logs)",
         when="`pliant logs` has nothing to show",
         instead="the command again, later",

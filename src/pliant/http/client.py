@@ -192,6 +192,11 @@ def _said(error: httpx.HTTPError) -> str:
 
 def _unanswered(job: DistantJob, error: httpx.HTTPError) -> str:
     """Say that nobody coordinates at a place: what becomes of the job is not known there."""
+    if str(error).startswith("[Errno -"):  # not the system's, but of who looks names up
+        return (
+            f"{httpx.URL(job.url).host} is not known on this host: {_said(error)}; give --join "
+            "its address"
+        )
     return (
         f"no coordinator answers at {job.url}: {_said(error)}; the job has ended, or trains on "
         "until one is there again: start it with the same words, or name its place in --join"
