@@ -18,7 +18,8 @@ from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
-from pliant.run.register_home import ObjectHome, open_home
+from pliant.run.coordinator_places import places_now
+from pliant.run.register_home import ObjectHome, open_home, open_told_home
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -190,6 +191,23 @@ def test_a_shared_directory_gives_the_same_name_to_each_directory_of_the_run(
         open_home(str(shared), out).settle("gpt", out)
 
     assert (outs[0] / "holder").read_text() == (outs[1] / "holder").read_text()
+
+
+def test_the_directory_of_the_run_tells_where_the_job_is_coordinated_wherever_the_register_lies(
+    tmp_path: Path,
+) -> None:
+    """``--join @OUT/coordinator.json`` waited in vain beside a ``--register``."""
+    out, sign = tmp_path / "run", CoordinatorSign(url="http://gpu2:7000", incarnation=1, beat=3)
+    out.mkdir()
+    home = open_told_home(str(tmp_path / "register"), out)
+    home.settle("gpt", out)
+
+    home.write_sign(sign)
+
+    told = places_now(f"@{out / 'coordinator.json'}")
+    home.remove_sign()
+    assert told == ["http://gpu2:7000"]
+    assert not list(tmp_path.glob("*/coordinator.json"))
 
 
 def test_a_store_that_takes_every_write_is_refused(

@@ -41,7 +41,7 @@ from pliant.machine.event_loop import aside, within
 from pliant.run.coordinator_places import listed, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import RegisterHome, open_home
+from pliant.run.register_home import RegisterHome, open_told_home
 from pliant.run.run_directory import TOKEN_S, lasting_token, locked, missing_token, read_token
 from pliant.run.separate import HANG_UP_S, follows_another, told_to_end
 
@@ -96,7 +96,9 @@ class _Standing:
 
     async def run(self) -> EndJob | None:
         """Follow and coordinate until the job ends."""
-        home = await aside(open_home, self._candidate.config.register, self._candidate.config.out)
+        home = await aside(
+            open_told_home, self._candidate.config.register, self._candidate.config.out
+        )
         try:
             while True:
                 if (reason := await self._follow(home)) is None:

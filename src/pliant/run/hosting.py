@@ -45,7 +45,7 @@ from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import RegisterHome, open_home
+from pliant.run.register_home import RegisterHome, open_told_home
 from pliant.run.run_directory import holder_of
 
 BEGIN_S = 5.0
@@ -171,7 +171,7 @@ async def hosted(
 
     tls = None if config.tls is None or not config.host else ServedTls(config.tls, config.host)
     if home is None:
-        home = await aside(open_home, config.register, config.out)
+        home = await aside(open_told_home, config.register, config.out)
     await aside(home.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock, tls), RuntimeFiles.of("job", config.name, config.state.jobs)

@@ -188,6 +188,40 @@ class ObjectHome:
             raise _os_error(error) from error
 
 
+class AlsoInRun:
+    """Another home, the sign of which lies in the directory of the run, too: agents that were given
+    that file (``--join @FILE``) find it wherever the register is.
+    """
+
+    def __init__(self, home: RegisterHome, out: Path) -> None:
+        self._home, self._sign = home, out / run_files.COORDINATOR
+        self.register = home.register
+
+    def read_sign(self) -> CoordinatorSign | None:
+        """Return what lies beside the register, which alone says who coordinates."""
+        return self._home.read_sign()
+
+    def write_sign(self, sign: CoordinatorSign) -> None:
+        """Write both."""
+        self._home.write_sign(sign)
+        write_sign(self._sign, sign)
+
+    def remove_sign(self) -> None:
+        """Remove both."""
+        self._home.remove_sign()
+        self._sign.unlink(missing_ok=True)
+
+    def settle(self, job: str, out: Path) -> None:
+        """Settle the other."""
+        self._home.settle(job, out)
+
+
+def open_told_home(named: str | None, out: Path) -> RegisterHome:
+    """Return the same, for a coordinator of which the directory of the run tells where it is."""
+    home = open_home(named, out)
+    return home if named is None else AlsoInRun(home, out)
+
+
 def open_home(named: str | None, out: Path) -> RegisterHome:
     """Return where a job's register lies: where it was named, or in the directory of the run.
 

@@ -37,7 +37,7 @@ from pliant.observe.reading import only
 from pliant.run.coordinator_places import always_at, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import open_home
+from pliant.run.register_home import open_told_home
 from pliant.run.run_directory import lasting_token, locked, read_token
 
 HANG_UP_S = 15.0
@@ -97,7 +97,7 @@ async def _coordinate(
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = follows_another(config)
-        home = await aside(open_home, config.register, config.out)
+        home = await aside(open_told_home, config.register, config.out)
         token = lasting_token(config.token_file or config.out / run_files.TOKEN)
         listener = observer.output if observer else nobody_listens
         agent = None if here is None else Agent(here, listener=listener)
