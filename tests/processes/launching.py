@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import httpx
 import psutil
 from tests.live.stage import DEADLINE_S, Program, Stage, stage
 
+from pliant.core.exits import EXIT_STOPPED
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 
@@ -52,8 +54,11 @@ class RunningJob:
         return [record for record in records if kind in (None, record["kind"])]
 
     def wait_for(self, what: Callable[[], Any], why: str) -> Any:
-        """Return the first true answer of ``what``; fails after a deadline."""
-        deadline_s = time.monotonic() + DEADLINE_S
+        """Return the first true answer of ``what``; fails after a deadline.
+
+        A fork server that imports torch may take a minute where many others compute.
+        """
+        deadline_s = time.monotonic() + 2 * DEADLINE_S
         while time.monotonic() < deadline_s:
             answer = what()
             if answer:
@@ -84,6 +89,11 @@ class RunningJob:
     def exit_code(self) -> int:
         return self.process.wait(DEADLINE_S)
 
+    def stop(self) -> None:
+        """Stop it as Ctrl-C does, which must end it in order."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.exit_code() == EXIT_STOPPED, self.said()
+
     def said(self) -> str:
         return (self.directory / "said.txt").read_text()
 
@@ -93,6 +103,7 @@ class RunningJob:
             base_url=record["url"],
             headers={"Authorization": f"Bearer {self.token_path.read_text()}"},
             trust_env=False,
+            timeout=DEADLINE_S,
         )
 
     def processes(self) -> list[psutil.Process]:

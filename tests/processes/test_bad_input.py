@@ -183,10 +183,10 @@ def test_a_script_that_always_raises_is_started_twice_at_most_and_told_once(
 def test_a_replica_that_raises_is_told_and_replaced_while_the_others_go_on(home: Path) -> None:
     wrong = "        if s.replica == 'r2' and step.index == 5: raise ValueError('bad sample')\n"
     wait = "        threading.Event().wait(0.05)\n"
-    (home / "train.py").write_text(SCRIPT.replace("        for a", wrong + wait + "        for a"))
-
-    code, said, complained = run(home, "run", "--max", "2", "train.py", "80")
-
+    stop = "        if s.replica == 'r3': step.stop()\n"
+    text = SCRIPT.replace("        for a", wrong + wait + "        for a")
+    (home / "train.py").write_text(text.replace("        s.log", stop + "        s.log"))
+    code, said, complained = run(home, "run", "--max", "2", "train.py", "100000")
     assert (code, complained) == (0, "")
     assert said.count("Traceback") == 1
     assert "r2 raised:\nTraceback" in said

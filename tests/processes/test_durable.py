@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -29,7 +30,11 @@ from pliant.observe.audit import audit_run
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 STEPS = 14
+MORE = 6
+"""Steps of a life that follows one that was suspended."""
 
+NO_END = 100_000
+"""Steps of a life that is ended by its test."""
 Play = Callable[[RunningJob], None]
 
 
@@ -69,6 +74,30 @@ def live(
             running_jobs(job.record_path.parent)
             job.assert_nothing_is_left()
     return job
+
+
+def live_until_over(directory: Path, model: str, play: Play, **more: Any) -> RunningJob:
+    """Run one life of a job, which ends soon after ``play`` has."""
+    over = directory / "over"
+
+    def play_and_end(job: RunningJob) -> None:
+        play(job)
+        over.touch()
+
+    return live(directory, model, play_and_end, steps=NO_END, until=over, **more)
+
+
+def steps_of(job: RunningJob) -> int:
+    """Return how many steps it had done when it came to its end."""
+    return int(Outcome(job, job.directory, 0).digests[0]["committed"])
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give each of two paths what the other one has had, at one moment."""
+    here, at_once = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    names = os.fsencode(one), os.fsencode(other)
+    if ctypes.CDLL(None, use_errno=True).renameat2(here, names[0], here, names[1], at_once):
+        raise OSError(ctypes.get_errno(), "renameat2")
 
 
 def suspend(job: RunningJob, after: int) -> None:
@@ -125,17 +154,19 @@ def _age(path: Path) -> tuple[int, int]:
     ],
 )
 def test_what_four_saved_goes_on_at_any_other_size(tmp_path: Path, model: str) -> None:
-    digest = elastic.reference(model, STEPS)
-    live(tmp_path / "first", model, lambda job: suspend(job, 6), replicas=4, expected_code=3)
-
+    first: dict[str, Any] = {"replicas": 4, "steps": NO_END, "expected_code": 3}
+    live(tmp_path / "first", model, lambda job: suspend(job, 6), **first)
+    _, saved = _age(published(tmp_path / "first")[-1])
+    steps = saved + MORE
+    digest = elastic.reference(model, steps)
     for replicas in (1, 2, 3, 5) if model == "gpt" else (3,):
         directory = tmp_path / f"at-{replicas}"
         shutil.copytree(tmp_path / "first", directory)
         (directory / "kept" / "lease.json").unlink(missing_ok=True)  # of the directory copied
-        job = live(directory, model, nothing, replicas=replicas)
+        job = live(directory, model, nothing, replicas=replicas, steps=steps)
 
-        check(job, digest)
-        assert job.records("switch")[-1]["order"]["restore"]["committed"] >= 6
+        check(job, digest, steps)
+        assert job.records("switch")[-1]["order"]["restore"]["committed"] == saved
 
 
 def end_by_signal(job: RunningJob) -> None:
@@ -195,14 +226,17 @@ def test_sharded_replicas_that_all_die_go_on_by_themselves(
             with suppress(ProcessLookupError):
                 os.kill(record["pid"], signal.SIGKILL)
 
-    job = live(tmp_path / "killed", "gpt", kill_all_workers, replicas=2, pace=0.05, **shape)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    job = live_until_over(killed, "gpt", kill_all_workers, replicas=2, pace=0.02, **shape)
 
     assert any(record["order"]["restore"] for record in job.records("switch"))
-    digest = elastic.reference("gpt", STEPS)
+    steps = steps_of(job)
+    digest = elastic.reference("gpt", steps)
     if "tp" in mesh:  # how it is cut is a part of the run
-        alone = live(tmp_path / "alone", "gpt", nothing, replicas=1, **shape)
-        (digest,) = {line["digest"] for line in Outcome(alone, alone.directory, STEPS).digests}
-    check(job, digest)
+        alone = live(tmp_path / "alone", "gpt", nothing, replicas=1, steps=steps, **shape)
+        (digest,) = {line["digest"] for line in Outcome(alone, alone.directory, steps).digests}
+    check(job, digest, steps)
 
 
 def test_all_replicas_die_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
@@ -211,9 +245,9 @@ def test_all_replicas_die_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
         for record in job.records("worker"):
             os.kill(record["pid"], signal.SIGKILL)
 
-    job = live(tmp_path, "gpt", kill_all_workers, replicas=2, pace=0.05)
+    job = live_until_over(tmp_path, "gpt", kill_all_workers, replicas=2, pace=0.02)
 
-    check(job, elastic.reference("gpt", STEPS))
+    check(job, elastic.reference("gpt", steps_of(job)), steps_of(job))
     assert any(record["order"]["restore"] for record in job.records("switch"))
 
 
@@ -224,8 +258,10 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     tmp_path: Path, mesh: dict[str, int] | None, files: str
 ) -> None:
     """Of replicas of two workers the second one reads what is damaged."""
-    live(tmp_path, "gpt", lambda job: suspend(job, 8), replicas=2, expected_code=3, mesh=mesh)
+    first: dict[str, Any] = {"replicas": 2, "steps": NO_END, "expected_code": 3}
+    live(tmp_path, "gpt", lambda job: suspend(job, 8), mesh=mesh, **first)
     *_, older, newest = published(tmp_path)
+    steps = _age(newest)[1] + MORE
     data = max(newest.glob(f"{files}.distcp"), key=lambda path: path.stat().st_size)
     with data.open("r+b") as file:
         file.seek(data.stat().st_size // 2)
@@ -233,9 +269,9 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
 
-    job = live(tmp_path, "gpt", nothing, replicas=2, mesh=mesh)
+    job = live(tmp_path, "gpt", nothing, replicas=2, mesh=mesh, steps=steps)
 
-    check(job, elastic.reference("gpt", STEPS))
+    check(job, elastic.reference("gpt", steps), steps)
     skipped = job.records("unrestorable")[0]
     assert skipped["checkpoint"] == newest.name
     assert "is damaged" in skipped["reason"]
@@ -245,29 +281,28 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
 def test_a_place_that_fails_does_not_stop_the_training(tmp_path: Path) -> None:
     def break_and_mend(job: RunningJob) -> None:
         job.wait_for(lambda: job.records("saved"), "a checkpoint")
-        (tmp_path / "kept").rename(tmp_path / "away")
-        (tmp_path / "kept").touch()  # a file where the directory was
+        (tmp_path / "away").touch()
+        exchange(tmp_path / "kept", tmp_path / "away")  # a file where the directory was
         job.wait_for(lambda: job.records("save_failed"), "a failure")
         with job.client() as client:
             status = client.get("/v1/status").json()
             metrics = client.get("/metrics").text
         assert "Not a directory" in status["checkpoint_failure"]["reason"]
         assert "pliant_checkpoint_failing 1.0" in metrics
-        (tmp_path / "kept").unlink()
-        (tmp_path / "away").rename(tmp_path / "kept")
+        exchange(tmp_path / "kept", tmp_path / "away")
         count = len(job.records("saved"))
         job.wait_for(lambda: len(job.records("saved")) > count, "a checkpoint again")
 
-    job = live(tmp_path, "gpt", break_and_mend, replicas=2, steps=30, pace=0.03)
+    job = live_until_over(tmp_path, "gpt", break_and_mend, replicas=2, pace=0.03)
 
-    check(job, elastic.reference("gpt", 30), 30)
+    check(job, elastic.reference("gpt", steps_of(job)), steps_of(job))
 
 
 def test_a_limit_ends_a_job_that_would_train_unprotected(tmp_path: Path) -> None:
     def break_it(job: RunningJob) -> None:
         job.wait_for(lambda: job.records("saved"), "a checkpoint")
-        (tmp_path / "kept").rename(tmp_path / "away")
-        (tmp_path / "kept").touch()
+        (tmp_path / "away").touch()
+        exchange(tmp_path / "kept", tmp_path / "away")
 
     job = live(
         tmp_path,

@@ -58,10 +58,13 @@ def test_a_stop_in_a_step_that_is_committed_late_ends_the_job_after_it(tmp_path:
 def test_what_stands_behind_the_last_call_is_for_who_has_the_state(tmp_path: Path) -> None:
     """A replica that came in the last moment fell through the last call, and said what it had:
     a model that nobody had trained."""
-    path = tmp_path / "digests"
-    words = ("--digest-file", path, "--lingers", 3, "--faults", "r2@tail:11=SIGKILL")
+    path, has_come = tmp_path / "digests", tmp_path / "has come"
+    words = ("--digest-file", path, "--lingers", has_come, "--faults", "r2@tail:11=SIGKILL")
     with running(tmp_path, SCRIPT, *words, replicas=2, warm=True) as job:
+        job.wait_for(
+            lambda: {record["replica"] for record in job.records("spare")} == {"r1", "r2", "r3"},
+            "r3 has come",
+        )
+        has_come.touch()
         assert job.process.wait(100) == 0
-        came = {record["replica"] for record in job.records("spare")}
-        assert came == {"r1", "r2", "r3"}
     assert {(r["committed"], r["digest"]) for r in lines_of(path)} == {alone(tmp_path)}

@@ -30,6 +30,10 @@ from pliant.observe.condensing import condense
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
+UNFROZEN = 8
+"""Steps after which the model that is frozen at first is not: a run must not end before."""
+
+
 def nothing(job: RunningJob) -> None:
     """Let the faults of the plan happen."""
 
@@ -123,11 +127,10 @@ def test_who_has_done_the_last_step_waits_for_no_replacement(tmp_path: Path) -> 
 def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
     tmp_path: Path, stages: str, workers: int
 ) -> None:
-    outcome = run(
+    outcome = run_until_over(
         tmp_path,
         "moe",
-        30,
-        nothing,
+        lambda job: wait_for_members(job, "r1", "r3"),
         replicas=2,
         workers=workers,
         pace=0.03,
@@ -139,7 +142,7 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
         (r["replica"], r["text"]) for r in outcome.kinds("note") if "dataset's 'stage'" in r["text"]
     ]
     if stages == "extra_state":
-        outcome.check(reference("moe", 30, options={"stages": stages}))
+        outcome.check(reference("moe", outcome.steps, options={"stages": stages}))
         assert texts == []
     else:
         assert {replica for replica, _ in texts} == {"r3"}
@@ -161,12 +164,18 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
 def test_a_kill_at_any_point_of_a_resize_loses_nothing(
     tmp_path: Path, victim: str, fault: str
 ) -> None:
-    plan = f"r2@tail:2=SIGKILL,{victim}@{fault}"
-    outcome = run(tmp_path, "frozen", 30, nothing, replicas=3, pace=0.03, faults=plan)
+    def are_killed(job: RunningJob) -> bool:
+        ends = {r["replica"] for r in job.records("exited") if r["exited_kind"] == "signal"}
+        return {"r2", victim} <= ends
 
-    outcome.check(reference("frozen", 30))
-    killed = {r["replica"] for r in outcome.kinds("exited") if r["exited_kind"] == "signal"}
-    assert {"r2", victim} <= killed  # and perhaps a spare that the end of the job overtook
+    def play(job: RunningJob) -> None:
+        job.wait_for(lambda: are_killed(job), f"r2 and {victim} are killed")
+        job.wait_for_steps(UNFROZEN)
+
+    plan = f"r2@tail:2=SIGKILL,{victim}@{fault}"
+    outcome = run_until_over(tmp_path, "frozen", play, replicas=3, pace=0.03, faults=plan)
+
+    outcome.check(reference("frozen", outcome.steps))
 
 
 def test_two_kills_at_once_between_vote_and_commit_lose_nothing(tmp_path: Path) -> None:
@@ -211,12 +220,12 @@ def test_ledgers_that_are_condensed_while_replicas_come_and_go_prove_the_whole_r
         job.wait_for_steps(len(job.records("commit")) + 6)
         assert condense(job.out, kept_steps=3)
 
-    outcome = run(tmp_path, "gpt", 40, play, replicas=2, pace=0.03)
+    outcome = run_until_over(tmp_path, "gpt", play, replicas=2, pace=0.03)
 
-    outcome.check(reference("gpt", 40))
+    outcome.check(reference("gpt", outcome.steps))
     assert sorted(path.stem for path in outcome.job.out.glob("ledger/*")) == ["r1", "r3"]
     audit = audit_run(outcome.job.out)
-    assert audit.committed_steps == 40
+    assert audit.committed_steps == outcome.steps
     assert audit.condensed_steps > 8
 
 

@@ -41,10 +41,11 @@ def counting(directory: Path, steps: int = 100_000, **options: Any) -> Iterator[
 
 @contextmanager
 def training(directory: Path, steps: int, **options: Any) -> Iterator[RunningJob]:
-    """Run a job that trains, and keeps checkpoints."""
+    """Run a job that trains, and keeps checkpoints; it also ends when ``over`` is there."""
     words: list[object] = [elastic.SCRIPT, "--model", "gpt", "--steps", steps, "--pace", 0.02]
     words += ["--digest-file", directory / "digests", "--tails-file", directory / "tails"]
     words += ["--checkpoint", directory / "kept", "--every", "20steps"]
+    words += ["--until", directory / "over"]
     options = {"replicas": 4, "pool": HERE, "warm": True, **options}
     with running(directory, *words, **options) as job:
         yield job

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.elastic import reference, run, wait_for_members
+from tests.processes.elastic import reference, run_until_over, wait_for_members
 from tests.processes.launching import RunningJob
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
-
-STEPS = 80
 
 
 def change(job: RunningJob, expected: int = 202, /, **changes: Any) -> dict[str, Any]:
@@ -24,7 +22,7 @@ def change(job: RunningJob, expected: int = 202, /, **changes: Any) -> dict[str,
 def test_a_policy_set_while_a_job_runs_ends_with_the_same_weights(tmp_path: Path) -> None:
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2", "r3")
-        job.wait_for_steps(3)
+        job.wait_for_steps(8)  # the model is frozen at first
         change(job, 422, minReplicas=4)
         change(job, replicaDiscreteValues=[1, 3], scalingTimeoutInSeconds=3600)
         change(job, maxReplicas=1, replicaDiscreteValues=None)
@@ -32,9 +30,9 @@ def test_a_policy_set_while_a_job_runs_ends_with_the_same_weights(tmp_path: Path
         change(job, maxReplicas=3)
         wait_for_members(job, "r1", "r4", "r5")
 
-    outcome = run(tmp_path, "frozen", STEPS, play, replicas=3, pace=0.03)
+    outcome = run_until_over(tmp_path, "frozen", play, replicas=3, pace=0.03)
 
-    outcome.check(reference("frozen", STEPS))
+    outcome.check(reference("frozen", outcome.steps))
     said = [record["said"] for record in outcome.kinds("policy_set")]
     assert said == [
         "replicaDiscreteValues=[1, 3] scalingTimeoutInSeconds=3600",

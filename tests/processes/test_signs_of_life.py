@@ -139,7 +139,8 @@ def test_a_loop_that_hangs_is_ended_at_once_if_one_does_not_want_to_wait(tmp_pat
 
 
 def test_the_last_holder_of_the_state_is_waited_for_while_it_is_stopped(tmp_path: Path) -> None:
-    with running(tmp_path, FAKE_WORKER, 30, 0.02, replicas=1, settings={"heartbeat_s": 0.8}) as job:
+    limits = {"heartbeat_s": 0.8}
+    with running(tmp_path, FAKE_WORKER, 10_000, 0.02, replicas=1, settings=limits) as job:
         job.wait_for_steps(2)
         os.kill(job.pid_of("r1"), signal.SIGSTOP)
         job.wait_for(
@@ -147,8 +148,9 @@ def test_the_last_holder_of_the_state_is_waited_for_while_it_is_stopped(tmp_path
             "its silence is told",
         )
         os.kill(job.pid_of("r1"), signal.SIGCONT)
+        job.wait_for_steps(len(job.records("commit")) + 10)
+        job.stop()
 
-        assert job.exit_code() == 0, job.said()
         assert job.records("end_replica") == []
 
 

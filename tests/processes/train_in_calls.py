@@ -66,11 +66,16 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
-        time.sleep(options.lingers if me == "r1" else 0.0)
+        linger(options.lingers if me == "r1" else None)
         line = {"replica": me, "committed": session.committed, "digest": session.state_digest()}
         fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(fd, (json.dumps(line) + "\n").encode())
         os.close(fd)
+
+
+def linger(until: Path | None) -> None:
+    if until is not None:
+        wait_for(until)
 
 
 def wait_for(path: Path, at_most_s: float = 60.0) -> None:
@@ -84,7 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--digest-file", type=Path, required=True)
     parser.add_argument("--meeting", type=Path)
     parser.add_argument("--stop-at", type=int)
-    parser.add_argument("--lingers", type=float, default=0.0, help="how long r1 stays behind all")
+    parser.add_argument("--lingers", type=Path, help="file without which r1 stays behind all")
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     return parser.parse_args()
 
