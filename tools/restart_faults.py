@@ -413,6 +413,20 @@ RESTART_FAULTS = [
     ),
     Fault(
         rule="R20",
+        what="what a spare saw before it was asked to look once more is its answer",
+        path="job/restoring.py",
+        old="(event.asked_by, event.looked) == (job.membership.incarnation, job.looks)",
+        new="True",
+    ),
+    Fault(
+        rule="R20",
+        what="what a spare saw for the coordinator before is an answer to this one",
+        path="job/restoring.py",
+        old="(event.asked_by, event.looked) == (job.membership.incarnation, job.looks)",
+        new="event.looked == job.looks",
+    ),
+    Fault(
+        rule="R20",
         what="the node of the leader is not waited for after the last step",
         path="job/node_loss.py",
         old="        return lifecycle.is_end_awaited(job, node)\n",

@@ -110,7 +110,7 @@ _STARTED_ANEW = "no simulated node is started anew, or loses an order"
 
 NOT_SAID_BY_SIMULATED = {
     "a_checkpoint_is_asked_for_when_nobody_waits_any_more": {
-        "spare r3 keeps=checkpoints sees=step-5@5/1": _AGAIN,
+        "spare r3 keeps=checkpoints sees=step-5@5/1 looked=2/1": _AGAIN,
     },
     "a_drained_leader_has_made_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
     "a_joiner_falls_through_finished_calls": {"spare r3 calls=1": _AGAIN},
@@ -127,16 +127,23 @@ NOT_SAID_BY_SIMULATED = {
     "a_replica_is_killed_twice_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
     "a_member_is_lost_beside_a_joiner_as_the_last_step_is_done": {"exit r3 left": _LEFT},
     "a_silent_member_is_ended": {"switched 1 r3": "said twice: a simulated process is not stopped"},
+    "a_spare_answers_an_older_look": dict.fromkeys(
+        [
+            "spare r3 keeps=checkpoints looked=1/1",
+            "spare r3 keeps=checkpoints sees=step-5@5/1 looked=2/1",
+        ],
+        _AGAIN,
+    ),
     "a_spare_that_is_to_look_has_just_passed_through_a_call": dict.fromkeys(
         [
             "spare r2 calls=1 keeps=checkpoints",
-            "spare r2 calls=1 keeps=checkpoints sees=step-4@4/1/1",
+            "spare r2 calls=1 keeps=checkpoints sees=step-4@4/1/1 looked=1/1",
         ],
         _AGAIN,
     ),
     "a_spare_that_is_to_look_says_again_what_it_saw": {
         "spare r2 keeps=checkpoints": _AGAIN,
-        "spare r2 keeps=checkpoints sees=step-8@8/1": _AGAIN,
+        "spare r2 keeps=checkpoints sees=step-8@8/1 looked=1/1": _AGAIN,
     },
     "a_start_is_lost_and_then_not_wanted": {"exit r2 unknown": _STARTED_ANEW},
     "a_start_is_lost_and_then_the_last_step_is_done": {"exit r3 unknown": _STARTED_ANEW},
@@ -147,14 +154,25 @@ NOT_SAID_BY_SIMULATED = {
         ["exit r1 signal SIGKILL", "exit r2 signal SIGKILL"], _LEFT
     ),
     "another_than_the_leader_is_killed_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
-    "restart_after_a_restore_that_was_never_entered": {"spare r1 sees=step-8@8/1": _AGAIN},
+    "restart_a_spare_answers_an_older_coordinator": dict.fromkeys(
+        [
+            "spare r2 keeps=checkpoints looked=1/1",
+            "spare r2 keeps=checkpoints sees=step-8@8/1 looked=1/2",
+        ],
+        _AGAIN,
+    ),
+    "restart_after_a_restore_that_was_never_entered": {
+        "spare r1 sees=step-8@8/1 looked=1/2": _AGAIN,
+    },
     "restart_after_the_last_step_with_no_member_left": {"exit r1 signal SIGKILL": _LEFT},
     "restart_and_the_end_of_a_leaver_comes_late": dict.fromkeys(
         ["finished 9 r1", "exit r1 finished", "finished 9 r2", "exit r2 finished"], _APART
     ),
-    "restart_finds_a_leaver_and_no_member": {"spare r3 keeps=checkpoints sees=step-5@5/1": _AGAIN},
+    "restart_finds_a_leaver_and_no_member": {
+        "spare r3 keeps=checkpoints sees=step-5@5/1 looked=2/2": _AGAIN,
+    },
     "restart_finds_a_leaver_that_may_publish": {
-        "spare r3 keeps=checkpoints sees=step-5@5/1": _AGAIN,
+        "spare r3 keeps=checkpoints sees=step-5@5/1 looked=3/2": _AGAIN,
     },
     "restart_finds_all_but_a_spare_lost_after_the_last_step": {"exit r1 unknown": _STARTED_ANEW},
     "restart_finds_all_lost_after_the_last_step": dict.fromkeys(
@@ -170,13 +188,14 @@ NOT_SAID_BY_SIMULATED = {
         ["spare r1 calls=1 sees=step-8@8/1/1", "spare r3 calls=1 sees=step-8@8/1/1"], _AGAIN
     ),
     "restore_looks_anew_before_it_gives_up": {
-        "spare r2 keeps=checkpoints sees=step-8@8/1": _AGAIN,
+        "spare r2 keeps=checkpoints sees=step-8@8/1 looked=2/2": _AGAIN,
     },
     "restore_waits_for_what_may_be_published": dict.fromkeys(
-        [f"spare {name} keeps=checkpoints sees=step-5@5/1" for name in ("r3", "r4")], _AGAIN
+        [f"spare {name} keeps=checkpoints sees=step-5@5/1 looked=2/1" for name in ("r3", "r4")],
+        _AGAIN,
     ),
     "restore_waits_for_what_may_be_published_not_for_ever": dict.fromkeys(
-        ["spare r3 keeps=checkpoints", "spare r4 keeps=checkpoints"], _AGAIN
+        [f"spare {name} keeps=checkpoints looked=1/1" for name in ("r3", "r4")], _AGAIN
     ),
     "the_leader_does_not_exit_after_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
     "the_leader_is_killed_after_the_last_step": {"exit r1 signal SIGKILL": _LEFT},

@@ -81,6 +81,8 @@ class Look:
     """Look which checkpoints there are now, and say Spare anew."""
 
     to: tuple[ReplicaId, ...]
+    number: int
+    """Grows with each time that this coordinator wants to know; the answer names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -298,7 +298,13 @@ class WorkerModel:
         like = self.job.reference or self.measured.spare
         if like is None:
             return events.Spare(replica=name, calls=0, num_slots=8, layout="", endpoint="")
-        return replace(like, replica=name, calls=self.job.membership.calls)
+        return replace(
+            like,
+            replica=name,
+            calls=self.job.membership.calls,
+            asked_by=self.job.membership.incarnation,
+            looked=self.job.looks,
+        )
 
     def _leave(self, name: ReplicaId, *, is_told: bool) -> None:
         """Let a process end, by itself or because its agent kills it."""

@@ -210,6 +210,7 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
 
 def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") -> Spare:
     named = json.loads(options.get("identity", "{}"))
+    looked, _, asked_by = options.get("looked", "0/0").partition("/")
     return Spare(
         replica=name,
         calls=int(options.get(calls, "0")),
@@ -219,6 +220,8 @@ def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") ->
         identity=tuple(named.items()) or (("seed", options.get("seed", "1")),),
         is_durable=options.get("keeps") == "checkpoints",
         checkpoints=tuple(_found(text) for text in options.get("sees", "").split(",") if text),
+        looked=int(looked),
+        asked_by=Incarnation(int(asked_by or 1)),
     )
 
 

@@ -221,6 +221,8 @@ def _spare(event: events.Spare, *, calls: str = "calls") -> Iterator[str]:
         yield "keeps=checkpoints"
     if event.checkpoints:
         yield f"sees={','.join(map(_found, event.checkpoints))}"
+    if event.looked:
+        yield f"looked={event.looked}/{event.asked_by}"
 
 
 def _registered(event: events.Registered) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from pliant.core.events import ExitKind
-from pliant.core.values import ReplicaId
+from pliant.core.values import NO_INCARNATION, Incarnation, ReplicaId
 
 T = TypeVar("T", bound=Hashable)
 
@@ -97,6 +97,9 @@ class Process(NamedTuple):
 
     spare: int = -1
     """Number of the Spare it said last."""
+
+    looked: tuple[Incarnation, int] = (NO_INCARNATION, 0)
+    """Whose Look, and which, it has heard last."""
 
     saving: bool = False
     """Has asked whether a checkpoint may be published, and waits for the answer."""

@@ -137,6 +137,8 @@ def report_spare(universe: Universe, world: World, process: Process) -> World:
         endpoint=f"{name}:1",
         is_durable=universe.is_durable,
         checkpoints=world.storage,
+        asked_by=process.looked[0],
+        looked=process.looked[1],
     )
     changed = change(world, name, phase="spare", spare=universe.events.put(event))
     return tell(universe, changed, name, event)
@@ -351,7 +353,9 @@ def obey(
         case FallThrough(calls=calls):
             told = max(process.fall_through, calls)
             return change(world, name, fall_through=told)
-        case Look():
+        case Look(number=number):
+            world = change(world, name, looked=(incarnation, number))
+            process = process_of(world, name)
             return report_spare(universe, world, process) if process.phase == "spare" else world
         case Stop():
             moved, tasks = universe.move(process, _stopping)

@@ -129,7 +129,7 @@ def test_who_passes_through_a_call_is_asked_again_what_it_sees() -> None:
 
     job, commands = restoring.look_anew(job)
 
-    assert commands == (Look(to=(r2, r3)),)
+    assert commands == (Look(to=(r2, r3), number=1),)
     assert job.looking == {r2, r3}
     assert job.outdated == {r2}
 

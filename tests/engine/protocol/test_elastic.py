@@ -129,13 +129,14 @@ def test_a_spare_that_is_told_to_look_says_what_there_is_by_then(
     found = Found(name="step-8", committed=8, lineage=Lineage(1))
     elastic._look = lambda: (found,)
     me = (ReplicaId("r1"),)
-    elastic._runtime._on_command(Look(to=me), Incarnation(1))
+    elastic._runtime._on_command(Look(to=me, number=3), Incarnation(1))
     elastic._runtime._on_command(FallThrough(to=me, calls=1), Incarnation(1))
 
     assert not elastic.arrive()
 
-    lists = [one.checkpoints for one in said if isinstance(one, Spare)]
-    assert lists == [(), (found,)]
+    spares = [one for one in said if isinstance(one, Spare)]
+    assert [one.checkpoints for one in spares] == [(), (found,)]
+    assert [(one.asked_by, one.looked) for one in spares] == [(0, 0), (1, 3)]
 
 
 def test_of_those_who_are_released_the_first_leads_and_stays_it(elastic: Any) -> None:

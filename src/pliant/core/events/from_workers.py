@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pliant.core.values import (
     NO_GENERATION,
+    NO_INCARNATION,
     NO_LINEAGE,
     Found,
     Generation,
@@ -40,6 +41,10 @@ class Spare:
 
     checkpoints: tuple[Found, ...] = ()
     """Published checkpoints of the job that this worker can see, newest first."""
+
+    asked_by: Incarnation = NO_INCARNATION
+    looked: int = 0
+    """Whose Look, and which, had come before it looked; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

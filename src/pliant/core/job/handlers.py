@@ -134,8 +134,8 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
     is_old = event.is_durable and event.replica in tx.job.outdated
     if is_old and tx.job.stage is Stage.STARTING:
         tx.job = replace(tx.job, looking=tx.job.looking | {event.replica})
-        tx.commands.append(Look(to=(event.replica,)))
-    else:
+        tx.commands.append(Look(to=(event.replica,), number=tx.job.looks))
+    elif restoring.has_looked(tx.job, event):
         tx.job = replace(tx.job, looking=tx.job.looking - {event.replica})
     tx.job = replace(tx.job, outdated=tx.job.outdated - {event.replica})
     if event.checkpoints:

@@ -101,7 +101,7 @@ def on_running(tx: Transaction, event: Running) -> None:
         missing = sorted(set(left).difference(event.replicas), key=age)
         tx.again.extend(EndReplica(replica=name, reason="it is not there") for name in missing)
     if job.looking and (looking := here.intersection(job.looking, spares(job))):
-        tx.again.append(Look(to=tuple(sorted(looking, key=age))))
+        tx.again.append(Look(to=tuple(sorted(looking, key=age)), number=job.looks))
     if job.stage is Stage.STOPPING and job.stop is not None:
         members = here.intersection(group.members(job.membership))
         if members:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.commands import Command, Look
-from pliant.core.events import Saved
+from pliant.core.events import Saved, Spare
 from pliant.core.job.state import Job, ReplicaState, spares
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
@@ -57,7 +57,7 @@ def look_anew(job: Job) -> tuple[Job, tuple[Command, ...]]:
     If something may have been published, so may be what one has said that is on its way: one that
     is starting, or passes through to the call of those who are lost.
     """
-    names = tuple(spares(job))
+    names, job = tuple(spares(job)), replace(job, looks=job.looks + 1)
     if job.publishers:
         coming = (n for n, one in job.replicas.items() if one.state is ReplicaState.STARTING)
         behind = (n for n, one in job.membership.spares.items() if one.calls < job.membership.calls)
@@ -65,7 +65,12 @@ def look_anew(job: Job) -> tuple[Job, tuple[Command, ...]]:
         job = replace(job, outdated=frozenset((*coming, *behind)), publishers=left)
     if not names:
         return job, ()
-    return replace(job, looking=frozenset(names)), (Look(to=names),)
+    return replace(job, looking=frozenset(names)), (Look(to=names, number=job.looks),)
+
+
+def has_looked(job: Job, event: Spare) -> bool:
+    """Whether what a spare says was seen after it was asked to look last."""
+    return (event.asked_by, event.looked) == (job.membership.incarnation, job.looks)
 
 
 def restored(state: Membership, found: Found) -> Membership:

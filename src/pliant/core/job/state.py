@@ -272,6 +272,9 @@ class Job:
     """Spares that look anew for checkpoints, and replicas on their way that are to: what they have
     said is older than the loss of the state."""
 
+    looks: int = 0
+    """How often this coordinator has had those who wait look anew."""
+
     publishers: frozenset[ReplicaId] = frozenset()
     """Who may have been told to publish: until it is gone, a checkpoint may come of it."""
 

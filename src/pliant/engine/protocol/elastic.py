@@ -351,6 +351,7 @@ class ElasticMembership:
         self._crossing = member.ordered if number else None
 
     def _spare(self) -> Spare:
+        asked_by, looked = self._runtime.looked
         return Spare(
             replica=self.member.replica,
             calls=self.member.calls,
@@ -360,4 +361,6 @@ class ElasticMembership:
             identity=self._identity,
             is_durable=self._is_durable,
             checkpoints=self._found,
+            asked_by=asked_by,
+            looked=looked,
         )

@@ -25,7 +25,15 @@ from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Outcome
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.values import NO_GENERATION, NO_LINEAGE, Generation, Incarnation, Order, ReplicaId
+from pliant.core.values import (
+    NO_GENERATION,
+    NO_INCARNATION,
+    NO_LINEAGE,
+    Generation,
+    Incarnation,
+    Order,
+    ReplicaId,
+)
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.protocol.group_builds import GroupBuilds
@@ -75,6 +83,7 @@ class ProtocolRuntime:
         self._calls_before = 0
         """Finished ``steps()`` calls when the script last came to one."""
         self._is_to_look = False
+        self._asked = self.looked = (NO_INCARNATION, 0)
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
         self._dismissed: str | None = None
@@ -261,6 +270,7 @@ class ProtocolRuntime:
         """Whether the coordinator wants to know anew which checkpoints there are; once each."""
         with self._changed:
             was, self._is_to_look = self._is_to_look, False
+            self.looked = self._asked
             return was
 
     def await_reform(self) -> Order | None:
@@ -347,8 +357,8 @@ class ProtocolRuntime:
                 return protocol.told_to_stop(member), ()
             case commands.FallThrough(calls=calls):
                 self._fall_through = max(self._fall_through, calls)
-            case commands.Look():
-                self._is_to_look = True
+            case commands.Look(number=number):
+                self._is_to_look, self._asked = True, (incarnation, number)
             case commands.Dismiss(reason=reason):
                 self._dismissed = reason
                 self._groups.abandon_all(f"dismissed: {reason}")
