@@ -275,8 +275,8 @@ SPEED_FAULTS = [
     _NODES(
         what="of nodes that are lost at once one is",
         path="job/controller.py",
-        old="on_nodes_lost(tx, (node, *others))",
-        new="on_nodes_lost(tx, (node,))",
+        old="on_nodes_lost(tx, (node, *others), has_left",
+        new="on_nodes_lost(tx, (node,), has_left",
     ),
     _NODES(
         what="of nodes that are lost while members register one is",

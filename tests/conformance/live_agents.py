@@ -57,7 +57,7 @@ from pliant.simulate.replay_notation import parse, words_of
 from pliant.simulate.replay_player import Answer
 from pliant.simulate.replay_wording import line_of, render_command
 from pliant.wire.codec import Envelope
-from pliant.wire.messages import Noted, Work
+from pliant.wire.messages import AgentLeft, Noted, Work
 
 
 class LiveAgents(LiveCoordinators):
@@ -118,7 +118,10 @@ class LiveAgents(LiveCoordinators):
             self.told.append(f"old {line_of(event)}")
             return await super()._answers(event, age)
         heard = event
-        if isinstance(event, NodeLost) and self._are_connected(event):
+        if isinstance(event, NodeLost) and event.has_left and self._are_connected(event):
+            await self._leaves(self._nodes[event.node])
+            heard = await self._heard(event)
+        elif isinstance(event, NodeLost) and self._are_connected(event):
             heard = None  # silence
             for name in (event.node, *event.others):
                 await self._fall_silent(self._nodes[name])
@@ -297,6 +300,12 @@ class LiveAgents(LiveCoordinators):
         nodes._away_s = -math.inf
         await self._cut_off(node)
         nodes._away_s = NEVER_S
+
+    async def _leaves(self, node: LiveNode) -> None:
+        """Let an agent say that it leaves, all else of which was read; it does not come back."""
+        await self._hear_all(node)
+        node.agent._send(AgentLeft(node=node.name))
+        node.is_cut_off = True
 
     def _say_nothing(self, silent: NodeSilent) -> None:
         """Let agents that are connected have said nothing for long enough already."""

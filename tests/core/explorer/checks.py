@@ -190,7 +190,7 @@ def _may_be_apart(universe: Universe, world: World, process: Process, reason: st
 
 
 def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
-    """Nobody is told to exit who alone has what was committed."""
+    """Nobody is told to exit who alone has what was committed, and is in no checkpoint."""
     process = find(world, name)
     mine = universe.members[process.member] if process is not None else None
     if mine is None or not mine.has_state or count_committed(universe, world) >= universe.steps:
@@ -198,6 +198,9 @@ def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
     if mine.lineage < recorded(universe, world).lineage:
         return
     if any(other.stop_seen for other in world.processes):
+        return
+    whole = [found for found in world.storage if found.name not in world.damaged]
+    if any((found.lineage, found.committed) >= (mine.lineage, mine.committed) for found in whole):
         return
     # A holder whose death nobody could know of yet counts.
     known = [p for p in world.processes if p.name != name and (p.alive or p.exit is not None)]
