@@ -35,7 +35,7 @@ from pliant.core.values import ReplicaId
 from pliant.machine import device_locks as locks
 from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Heard, Started, Unfit, Work
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 FINDS_ITS_DEVICE_IN_USE = """
 from pliant.engine.worker.bootstrap import DeviceTakenError

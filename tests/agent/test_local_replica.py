@@ -21,7 +21,7 @@ from pliant.core.events import Busy, Exited, ExitKind, Progressed
 from pliant.core.values import ReplicaId
 from pliant.wire.messages import Alive, Started, Traceback, Usage, Work
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 R1 = ReplicaId("r1")
 

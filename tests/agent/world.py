@@ -24,7 +24,9 @@ from pliant.wire.codec import Envelope, Message, decode, encode
 from pliant.wire.messages import Work
 
 NODE = NodeId("here")
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
+"""A fork server that starts takes a second of a core, which it may have a twentieth of."""
+
 COLD_SERVER = Path(__file__).parents[1] / "processes" / "cold_server.py"
 
 WAITS = """

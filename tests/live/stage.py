@@ -31,6 +31,9 @@ FORKED_PLIANT = Path(__file__).with_name("forked_pliant.py")
 """``pliant`` on a forked stage, with forked fork servers."""
 
 DEADLINE_S = 60.0
+BEGINS_S = 240.0
+"""Until a zygote has imported everything, where that has a tenth of a core."""
+
 MAX_RECORD_BYTES = 1 << 17
 MARK = "PLIANT_TEST_MARK"
 
@@ -176,7 +179,11 @@ class ForkedStage:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._programs: list[Forked] = [Forked(self)]
-        self._await(self._programs[0])
+        try:
+            self._await(self._programs[0], BEGINS_S)
+        except BaseException:
+            control.close()
+            raise
 
     def start(
         self,
@@ -231,8 +238,8 @@ class ForkedStage:
         program.returncode = news.get("code")
         return True
 
-    def _await(self, program: Forked) -> None:
-        until_s = time.monotonic() + DEADLINE_S
+    def _await(self, program: Forked, within_s: float = DEADLINE_S) -> None:
+        until_s = time.monotonic() + within_s
         while not program.pid:
             if not self.hear(max(0.0, until_s - time.monotonic())):
                 raise TimeoutError("the zygote forks nothing")

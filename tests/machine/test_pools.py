@@ -57,7 +57,10 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
     assert find_pool("b", tmp_path).name == "b"
 
 
-def test_a_pool_that_is_killed_while_it_stops_is_waited_for_no_longer(tmp_path: Path) -> None:
+def test_a_pool_that_is_killed_while_it_stops_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "ENDING_S", 50.0)
     with subprocess.Popen(["sleep", "60"]) as process:
         record(tmp_path, "default", process.pid)
         pool, began_s = find_pool(None, tmp_path), time.monotonic()

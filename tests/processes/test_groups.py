@@ -361,11 +361,9 @@ def test_where_nobody_can_map_anything_all_use_their_sockets() -> None:
 def wait_too_long(member: Member) -> tuple[str, float]:
     group = member.build(1, collective_s=1.0)
     if group.rank == 1:
-        time.sleep(3.0)
-        return "slept", 0.0
-    started_at = time.monotonic()
-    reason, ended_at = ending(lambda: group.all_gather(torch.ones(1)))
-    return reason, ended_at - started_at
+        member.nudges.poll(60)
+        return "came never", 0.0
+    return ending(lambda: group.all_gather(torch.ones(1)))
 
 
 def test_a_collective_has_a_deadline() -> None:
@@ -373,10 +371,10 @@ def test_a_collective_has_a_deadline() -> None:
         for rank in range(2):
             members.start(rank, wait_too_long)
 
-        reason, took_s = members.result(0)
+        reason, _ = members.result(0)
+        members.nudge(1)
 
-        assert reason
-        assert took_s < 2.5
+        assert reason != "fine"
 
 
 # What is left

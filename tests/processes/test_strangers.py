@@ -114,7 +114,15 @@ def test_members_with_few_descriptors_meet_whatever_strangers_do(
 
 
 def test_who_has_knocked_in_vain_is_soon_there_when_a_full_queue_has_room_again() -> None:
-    """Where a full queue drops the first packet of a connection, the kernel waits for a second."""
+    """Where a full queue drops the first packet of a connection, the kernel waits for a second.
+
+    No try is shorter than that then; of ours some are longer, where others compute.
+    """
+    assert min(waits_in_a_full_queue() for _ in range(3)) < 0.6
+
+
+def waits_in_a_full_queue() -> float:
+    """Knock where the queue is full; return how long it takes to be there once there is room."""
     port, mine = Port(), Port()
     over = Abort()
     thread = background(lambda: knock_until(over, port, mine))
@@ -136,7 +144,8 @@ def test_who_has_knocked_in_vain_is_soon_there_when_a_full_queue_has_room_again(
     for sock in accepted:
         sock.close()
 
-    assert waited_s < 0.6
+    port.close()
+    return waited_s
 
 
 def knock_until(over: Abort, port: Port, mine: Port) -> None:

@@ -170,8 +170,8 @@ def test_a_large_script_is_looked_at_in_little_time() -> None:
     many = [torch.zeros(100) for _ in range(100_000)]
     further = {number: np.zeros(10) for number in range(100_000)}
 
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     ScriptVariables().words()
 
-    assert time.perf_counter() - began_s < 1.0
+    assert time.process_time() - began_s < 1.0
     assert len(many) == len(further)
