@@ -123,8 +123,6 @@ def test_tensor_parallelism_gives_the_same_for_every_number_of_replicas(
     tmp_path: Path, sizes: dict[str, int]
 ) -> None:
     """How a tensor is cut for ``tp`` is a part of the run; how often it is there is not."""
-    alone = run(tmp_path / "alone", "gpt", 6, nothing, replicas=1, **meshed({"tp": 2}))
-    (digest,) = {line["digest"] for line in alone.digests}
     workers = math.prod(sizes.values())
 
     def play(job: RunningJob) -> None:
@@ -133,8 +131,13 @@ def test_tensor_parallelism_gives_the_same_for_every_number_of_replicas(
         kill_worker(job, "r2", workers - 1)
         wait_for_members(job, "r1", "r3")
 
-    outcome = run(tmp_path / "several", "gpt", 6, play, replicas=2, pace=0.3, **meshed(sizes))
+    several = tmp_path / "several"
+    several.mkdir()
+    outcome = run_until_over(several, "gpt", play, replicas=2, pace=0.05, **meshed(sizes))
 
+    steps = outcome.steps
+    alone = run(tmp_path / "alone", "gpt", steps, nothing, replicas=1, **meshed({"tp": 2}))
+    (digest,) = {line["digest"] for line in alone.digests}
     outcome.check(digest)
 
 
