@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -103,8 +105,36 @@ def alike(directory: Path, rank: int) -> None:
     assert not (directory / "alike.pt").exists()
 
 
+def full(mesh: Any, directory: Path, rank: int) -> None:
+    """There is no room for a tensor: worker 0 is told, and nobody waits for it."""
+    model = nn.ParameterList([nn.Parameter(torch.zeros(8)) for _ in range(4)])
+    fully_shard(model, mesh=mesh)
+    error = OSError(errno.ENOSPC, "No space left on device")
+    with mock.patch.object(os, "posix_fallocate", side_effect=error):
+        try:
+            write(model, Stages(), rank, directory / "full" / "weights.pt")
+        except OSError as told:
+            sys.stdout.write(f"{told.strerror}\n")
+    dist.barrier()
+    assert not list((directory / "full").iterdir())
+
+
+def nowhere(mesh: Any, directory: Path, rank: int) -> None:
+    """There can be no file: worker 0 is told, and nobody waits for it."""
+    model = nn.ParameterList([nn.Parameter(torch.zeros(8)) for _ in range(4)])
+    fully_shard(model, mesh=mesh)
+    try:
+        write(model, Stages(), rank, directory / "stages.pt" / "weights.pt")
+    except OSError as error:
+        sys.stdout.write(f"{error.strerror}\n")
+    dist.barrier()
+
+
 def large(mesh: Any, directory: Path, rank: int) -> None:
-    """Worker 0 has few of 32 tensors of 4 MB in memory of its own when all are there."""
+    """Worker 0 has few of 32 tensors of 4 MB in memory of its own when all are there.
+
+    Where they lie has no name: whoever is killed then leaves the new file at most.
+    """
     model = nn.ParameterList([nn.Parameter(torch.zeros(1 << 20)) for _ in range(32)])
     fully_shard(model, mesh=mesh)
     before, found = own_memory(), []
@@ -112,7 +142,9 @@ def large(mesh: Any, directory: Path, rank: int) -> None:
     def weigh(weights: Any, file: Any) -> None:
         del file
         assert sum(one.numel() for one in weights.values()) == 32 << 20
+        ctypes.CDLL(None).malloc_trim(0)  # what is freed stays with the allocator
         found.append(own_memory() - before)
+        assert len(list(directory.glob(".*"))) == 1
 
     with mock.patch.object(torch, "save", weigh):
         write(model, Stages(), rank, directory / "large.pt")
@@ -137,6 +169,8 @@ def main() -> None:
     sharded(mesh, directory, rank)
     staged(directory, rank)
     alike(directory, rank)
+    full(mesh, directory, rank)
+    nowhere(mesh, directory, rank)
     large(mesh, directory, rank)
     dist.barrier()
 

@@ -53,12 +53,13 @@ class WeightsFile:
         elif not self._is_first:
             self._gather(None)
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with fresh_beside(target) as fresh, fresh.open("w+b") as file:
-                _save(self._gather(file), target)
+            with _Paper(target) as paper:
+                weights = self._gather(paper)
+                paper.check()
+                _save(weights, target)
 
-    def _gather(self, file: Any) -> dict[str, Any]:
-        """Return the weights of all stages, which lie in a file; nothing without one."""
+    def _gather(self, paper: _Paper | None) -> dict[str, Any]:
+        """Return the weights of all stages, which lie on ``paper``; nothing without one."""
         reshard(self._sharding)
         own = _Described(self._model.state_dict(keep_vars=True))
         said = [json.loads(one) for one in self._stages.gather_texts(json.dumps(own.said))]
@@ -71,9 +72,9 @@ class WeightsFile:
             for number, (word, shape) in enumerate(one["tensors"]):
                 whole = whole_of(own.tensors[number]).detach() if is_here else None
                 whole = self._stages.bring_to_first(stage, whole, DTYPES[word], shape)
-                if file is not None and whole is not None:
-                    found.append(_laid_down(whole, file))
-            if file is not None:
+                if paper is not None and whole is not None:
+                    found.append(paper.lay_down(whole))
+            if paper is not None:
                 others, its_versions = own.others, own.versions  # the objects: the same bytes
                 if not is_here:
                     others = decode(one["others"].encode(), found[one["first_other"] :])
@@ -119,18 +120,57 @@ def _refuse_doubles(names: Iterable[Iterable[str]]) -> None:
         seen.update(one)
 
 
-def _laid_down(whole: torch.Tensor, file: Any) -> torch.Tensor:
-    """Return a copy of a tensor, in the file's memory."""
-    size = whole.numel() * whole.itemsize
-    if not size:
-        return whole.clone()
-    pages = -(-file.seek(0, os.SEEK_END) // mmap.ALLOCATIONGRANULARITY)
-    begin = pages * mmap.ALLOCATIONGRANULARITY
-    os.posix_fallocate(file.fileno(), begin, size)  # else a full disk ends the process (SIGBUS)
-    memory = mmap.mmap(file.fileno(), size, offset=begin)
-    like = torch.empty_like(whole, device="meta")  # strides without gaps
-    copy = torch.frombuffer(memory, dtype=whole.dtype).as_strided(like.shape, like.stride())
-    return copy.copy_(whole)
+class _Paper:
+    """Where tensors are laid down: a file without a name, so that nobody has to remove it.
+
+    What the storage does not take is told by ``check`` alone: the other workers of the replica are
+    in the midst of bringing tensors, and each of them has to end that with worker 0.
+    """
+
+    def __init__(self, target: Path) -> None:
+        """Beside ``target``, which is on storage that has room for the model."""
+        self._error: OSError | None = None
+        self._file: Any = None
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with fresh_beside(target) as fresh:
+                self._file = fresh.open("w+b")
+        except OSError as error:
+            self._error = error
+
+    def __enter__(self) -> _Paper:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def check(self) -> None:
+        """Make sure that all that was laid down is there.
+
+        Raises:
+            OSError: the storage has not taken it.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def lay_down(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a tensor, in the file's memory; an empty one if it has no room."""
+        size = whole.numel() * whole.itemsize
+        if self._error is not None or not size:
+            return whole.new_empty(whole.shape if not size else (0,))
+        pages = -(-self._file.seek(0, os.SEEK_END) // mmap.ALLOCATIONGRANULARITY)
+        begin = pages * mmap.ALLOCATIONGRANULARITY
+        try:
+            # Where a file only seems to be that long, what is written to its memory is SIGBUS.
+            os.posix_fallocate(self._file.fileno(), begin, size)
+            memory = mmap.mmap(self._file.fileno(), size, offset=begin)
+        except OSError as error:
+            self._error = error
+            return whole.new_empty(0)
+        like = torch.empty_like(whole, device="meta")  # strides without gaps
+        copy = torch.frombuffer(memory, dtype=whole.dtype).as_strided(like.shape, like.stride())
+        return copy.copy_(whole)
 
 
 def _save(weights: dict[str, Any], target: Path) -> None:
