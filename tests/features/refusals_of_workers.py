@@ -160,8 +160,9 @@ WORKERS = [
         sentence="'the model' was told set_requires_gradient_sync(False), and so would have "
         "another gradient of a micro-batch; leave it out: the session adds up micro-batches by "
         "itself, and weighs them by step.backward(loss, weight=...)",
-        when="`set_requires_gradient_sync`, `set_gradient_divide_factor` or "
-        "`set_custom_reduce_scatter` of `fully_shard`, before the session is made or behind it",
+        when="`set_requires_gradient_sync`, `set_gradient_divide_factor`, "
+        "`set_custom_reduce_scatter` or `set_manual_backward_finalization` of `fully_shard`, "
+        "before the session is made or behind it",
         instead="the script without it",
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),

@@ -16,7 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    FullyShardedDataParallel,
+    fully_shard,
+)
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import pliant
@@ -143,6 +148,13 @@ def held_back() -> None:
     train(model, lambda session, step: model.set_requires_gradient_sync(False))
 
 
+def unfinished() -> None:
+    """Let gradients come with a call of the script's own."""
+    model: Any = network()
+    model.set_manual_backward_finalization(True)
+    train(model)
+
+
 def added_up() -> None:
     """Let FSDP add up by itself, after a step."""
     model: Any = network()
@@ -170,6 +182,8 @@ CASES: list[Callable[[], object]] = [
     held_back,
     added_up,
 ]
+if hasattr(FSDPModule, "set_manual_backward_finalization"):  # torch 2.11 has none
+    CASES.append(unfinished)
 
 
 def main() -> None:

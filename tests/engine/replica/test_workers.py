@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from pliant.core.errors import ConfigError
 from pliant.engine import local_tensors
@@ -22,7 +23,9 @@ from pliant.engine.replica.stages import Stages
 WORK = SimpleNamespace(verify_every=0)
 TWO: Any = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2, place=0, work=WORK))
 PLAIN: Any = SimpleNamespace(model=nn.Linear(2, 2), optimizers=[], scaler=None)
-TOLD = ("gradient_divide_factor", "requires_gradient_sync", "custom_reduce_scatter")
+TOLD = ["gradient_divide_factor", "requires_gradient_sync", "custom_reduce_scatter"]
+if hasattr(FSDPModule, "set_manual_backward_finalization"):  # torch 2.11 has none
+    TOLD.append("manual_backward_finalization")
 REFUSING = Path(__file__).with_name("refusing.py")
 
 

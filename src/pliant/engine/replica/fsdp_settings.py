@@ -1,9 +1,9 @@
 """FSDP settings: what a script may tell the modules of ``fully_shard`` about their gradients.
 
-Owns the look at three of them, by which the gradient of a micro-batch would not be that of a model
-that is whole: kept back for a later one, divided, or added up by the script's own code.  What of
-FSDP2 is private for it was seen with torch 2.15 (``tests/engine/replica/test_fsdp.py``).  Must not
-know slots, nor what the gradients are for.
+Owns the look at four of them, by which the gradient of a micro-batch would not be that of a model
+that is whole: kept back for a later one or for a call, divided, or added up by the script's own
+code.  What of FSDP2 is private for it was seen with torch 2.15
+(``tests/engine/replica/test_fsdp.py``).  Must not know slots, nor what the gradients are for.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class FsdpSettings:
     def __init__(self, model: torch.nn.Module) -> None:
         """Look at them."""
         self._groups = [
-            (name, group, group._reduce_scatter_comm)  # noqa: SLF001  see the module's text
-            for name, group in _named_groups(model)
+            (name, module, group, group._reduce_scatter_comm)  # noqa: SLF001  see the module's text
+            for name, module, group in _named_groups(model)
         ]
 
     def check(self) -> None:
@@ -36,8 +36,8 @@ class FsdpSettings:
         Raises:
             UsageError: names the module, and what it was told.
         """
-        for name, group, adder in self._groups:
-            if said := _told(group, adder):
+        for name, module, group, adder in self._groups:
+            if said := _told(module, group, adder):
                 raise UsageError(_sentence(name, said))
 
 
@@ -47,8 +47,8 @@ def refuse_told(model: torch.nn.Module) -> None:
     Raises:
         ConfigError: names the module, and what it was told.
     """
-    for name, group in _named_groups(model):
-        if said := _told(group, None):
+    for name, module, group in _named_groups(model):
+        if said := _told(module, group, None):
             raise ConfigError(_sentence(name, said))
 
 
@@ -61,17 +61,20 @@ def groups_of(module: Any) -> list[Any]:
     return [] if group is None else [group]
 
 
-def _named_groups(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+def _named_groups(model: torch.nn.Module) -> Iterator[tuple[str, Any, Any]]:
     sharding = set(sharding_modules(model))
     for name, module in model.named_modules():
         for group in groups_of(module) if module in sharding else ():
-            yield name or "the model", group
+            yield name or "the model", module, group
 
 
-def _told(group: Any, adder: object) -> str:
+def _told(module: Any, group: Any, adder: object) -> str:
     """Return what a group was told that is refused; ``adder``: who adds up, None: FSDP itself."""
     if not group.reduce_grads:
         return "set_requires_gradient_sync(False)"
+    backward = module._get_fsdp_state()._state_ctx  # noqa: SLF001  see the module's text
+    if getattr(backward, "manual_backward_finalization", False):  # torch 2.11 has none
+        return "set_manual_backward_finalization(True)"
     if group.gradient_divide_factor not in (None, 1.0):
         return f"set_gradient_divide_factor({group.gradient_divide_factor:g})"
     now = group._reduce_scatter_comm  # noqa: SLF001  see the module's text
