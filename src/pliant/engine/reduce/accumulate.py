@@ -34,6 +34,7 @@ from pliant.engine.reduce import gradient_column
 from pliant.engine.reduce.autograd_details import has_own_memory, is_watched
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.gradient_column import GradientColumn, added, checked_leaf, zero_frozen
+from pliant.engine.reduce.pages import lasting
 
 BucketReady = Callable[[int], None]
 
@@ -273,7 +274,8 @@ class GradientSums:
             if lent and lent[bucket.index]:
                 flats[:] = lent[bucket.index]
             del flats[num_partials:]
-            flats.extend(bucket.empty() for _ in range(num_partials - len(flats)))
+            while len(flats) < num_partials:
+                flats.append(lasting(bucket.numel, bucket.dtype))
         self._lent = lent
         for column in self._columns:
             flats = self._flats[column.bucket]

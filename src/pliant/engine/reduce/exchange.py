@@ -39,6 +39,7 @@ from pliant.engine.groups.communicator import Communicator
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.hostwise import Hostwise
+from pliant.engine.reduce.pages import lasting
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
 from pliant.engine.reduce.scratch import Scratch
 from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, ThroughWindows, fit
@@ -119,7 +120,7 @@ class Reduction:
         buffers = self._sets[self._turn]
         reduced = buffers[bucket_index]
         if reduced is None:
-            reduced = buffers[bucket_index] = bucket.empty()
+            reduced = buffers[bucket_index] = lasting(bucket.numel, bucket.dtype)
         self._tickets[bucket_index] = self.group.submit(self._job(bucket_index, partials, reduced))
 
     def finish(self) -> list[torch.Tensor]:

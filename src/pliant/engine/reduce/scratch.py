@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from pliant.engine.reduce.pages import lasting
+
 
 class Scratch:
     """Memory for one bucket at a time."""
@@ -18,5 +20,5 @@ class Scratch:
         """Return so many elements, of any value; what was lent before is lost."""
         size = numel * dtype.itemsize
         if self._memory is None or self._memory.numel() < size:
-            self._memory = torch.empty(size, dtype=torch.uint8)
+            self._memory = lasting(size, torch.uint8)
         return self._memory[:size].view(dtype)

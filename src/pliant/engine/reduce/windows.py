@@ -19,7 +19,6 @@ generation still writes.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
@@ -34,6 +33,7 @@ from pathlib import Path
 import torch
 
 from pliant.engine.groups.ending import OperationFailed
+from pliant.engine.reduce import pages
 
 HEADER_BYTES = 4096
 """Token and mark; a page, so that what follows is aligned for everything."""
@@ -49,12 +49,6 @@ _LOOSE = 2
 """A window more than this many times as large as needed is replaced by a smaller one."""
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class WindowError(Exception):
@@ -96,7 +90,7 @@ class Window:
         self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
         os.ftruncate(self._descriptor, nbytes)
-        whole = _map(self._descriptor, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        whole = pages.of_file(self._descriptor, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
         token = secrets.token_bytes(_TOKEN_BYTES)
@@ -157,7 +151,7 @@ class WindowView:
         try:
             if os.fstat(descriptor).st_size != size:
                 raise WindowError(f"{path} is another window")
-            whole = _map(descriptor, size, mmap.PROT_READ)
+            whole = pages.of_file(descriptor, size, mmap.PROT_READ)
         except OSError as error:
             raise WindowError(f"{path} cannot be mapped: {error.strerror}") from None
         finally:
@@ -293,20 +287,3 @@ def neighbourhoods(reach: Sequence[Collection[int]]) -> tuple[tuple[int, ...], .
         else:
             hosts.append([rank])
     return tuple(map(tuple, hosts))
-
-
-def _map(descriptor: int, size: int, protection: int) -> torch.Tensor:
-    """Map a file, shared, as flat bytes; unmapped when the last tensor over it is gone.
-
-    By hand, not by ``mmap.mmap``: that holds the interpreter's lock while it unmaps, and torch
-    warns of buffers that cannot be written to.
-    """
-    address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
-    if address == ctypes.c_void_p(-1).value:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    # Processes that the script forks have no use for it, and would keep it.
-    _libc.madvise(address, size, mmap.MADV_DONTFORK)
-    memory = (ctypes.c_uint8 * size).from_address(address)
-    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
-    return torch.frombuffer(memory, dtype=torch.uint8)
