@@ -75,8 +75,8 @@ class GradientSums:
         """Those to whose sums autograd may add."""
         self._unfired = [0] * len(self._buckets)
         """Hooks of the bucket that have not fired in the last slot."""
-        self._lagging: list[int] = []
-        """Buckets whose hooks have all fired, and some small leaf has not come."""
+        self._lagging: list[GradientColumn] = []
+        """Small ones that have not come, of buckets whose hooks have all fired."""
         self._looks_left = gradient_column.LOOKED_AT
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
@@ -326,20 +326,18 @@ class GradientSums:
         """A hook has fired in the last slot: take the small leaves of buckets whose all have."""
         self._unfired[bucket] -= 1
         if not self._unfired[bucket]:
-            self._lagging.append(bucket)
+            self._lagging += self._small[bucket]
         if self._lagging:
-            self._lagging = [one for one in self._lagging if not self._take_small(self._small[one])]
+            self._take_small(self._lagging)
+            self._lagging = [column for column in self._lagging if not column.fired]
 
-    def _take_small(self, columns: Iterable[GradientColumn]) -> bool:
-        """Take the leaves of these that have come; return whether all have."""
-        has_all = True
+    def _take_small(self, columns: Iterable[GradientColumn]) -> None:
+        """Take the leaves of these that have come."""
         for column in columns:
             leaf = column.parameter.grad
             column.take_lent(leaf, additions=0)
             if leaf is not None:
                 self._take_gradient(column, column.parameter)
-            has_all = has_all and column.fired
-        return has_all
 
     def _refuse_strangers(self) -> None:
         """Refuse gradients that no backward of the session left.
