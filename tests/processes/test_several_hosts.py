@@ -203,8 +203,8 @@ def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network
 def test_replicas_speak_where_interface_says_and_nowhere_else(net: Network) -> None:
     """Commands and orders go one way, gradients and state another."""
     a, b, _ = net.hosts
-    words = ("run", "--join", f"{a.address}:7000", "--nnodes", 2, "--devices-per-node", 1)
-    words = (*words, "--token-file", "token")
+    words: tuple[object, ...] = ("run", "--join", f"{a.address}:7000", "--nnodes", 2)
+    words = (*words, "--devices-per-node", 1, "--token-file", "token")
     for host in (a, b):
         host.ip(f"address add 10.78.0.{host.number}/24 dev eth0")
     first = pliant(a, *words, "--interface", "10.78.0.1", "train.py", 20)

@@ -109,7 +109,7 @@ def replicated() -> None:
     from torch.distributed._composable.replicate_with_fsdp import replicate
 
     model = nn.Linear(4, 3)
-    replicate(model, mesh=MESH["shard"])  # type: ignore[no-untyped-call]
+    replicate(model, mesh=MESH["shard"])
     install(model)
 
 
