@@ -642,9 +642,9 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="a device is used before its process is reaped",
-        path="job/state.py",
+        path="job/node_devices.py",
         old="        if replica.node in free:",
-        new="        if replica.node in free and replica.state is not ReplicaState.ENDING:",
+        new="        if replica.node in free and replica.state.name != 'ENDING':",
     ),
     Fault(
         rule="4.2",

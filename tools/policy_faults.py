@@ -212,8 +212,8 @@ POLICY_FAULTS = [
         rule="R19",
         what="a node that is not reached is no room even when it is to be tried",
         path="job/sizing.py",
-        old="max(here[node], int(is_tried))",
-        new="here[node]",
+        old="room = max(here[node], int(is_tried))",
+        new="room = here[node]",
     ),
     Fault(
         rule="R19",

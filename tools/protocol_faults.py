@@ -435,14 +435,14 @@ PROTOCOL_FAULTS = [
     Fault(
         rule="5.6",
         what="a node with fewer devices than replicas has room",
-        path="job/state.py",
+        path="job/node_devices.py",
         old="    return {node: count for node, count in free.items() if count > 0}",
         new="    return {node: abs(count) for node, count in free.items() if count}",
     ),
     Fault(
         rule="5.6",
         what="a replica is started where more run than there are devices",
-        path="job/state.py",
+        path="job/node_devices.py",
         old="    return {node: count for node, count in free.items() if count > 0}",
         new="    return {node: count for node, count in free.items() if count}",
     ),

@@ -14,12 +14,12 @@ from pliant.core.durability import nothing_to_do
 from pliant.core.events import Exited, ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import replicas, restoring
+from pliant.core.job.node_devices import free_devices
 from pliant.core.job.state import (
     Job,
     ReplicaState,
     Stage,
     age,
-    free_devices,
     is_durable,
     is_held,
     is_kept,

@@ -13,8 +13,16 @@ from pliant.core.counts import counted
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import apart, lifecycle, replicas
-from pliant.core.job.state import Job, Replica, ReplicaState, Stage, free_devices, is_durable
-from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.node_devices import free_devices, heard_devices
+from pliant.core.job.state import (
+    Job,
+    Replica,
+    ReplicaState,
+    Stage,
+    is_durable,
+    spares,
+)
+from pliant.core.job.transaction import Transaction, charge, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis
@@ -72,13 +80,15 @@ def speaks_again(tx: Transaction, node: NodeId) -> bool:
         return False
     tx.job = replace(tx.job, silent=tx.job.silent - {node})
     tx.notes.append(f"the agent of node {node} is heard again")
+    if tx.job.stage is Stage.STARTING and spares(tx.job):
+        wait_s = tx.now_s + start_wait_s(tx)
+        tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
     return True
 
 
 def _wait_as_at_the_start(tx: Transaction) -> None:
     """Let a job that has too few nodes to begin wait for others, as it did for the first."""
-    heard = sum(count for node, count in tx.job.nodes.items() if node not in tx.job.silent)
-    if tx.job.stage is Stage.STARTING and heard < tx.moment.min_replicas:
+    if tx.job.stage is Stage.STARTING and heard_devices(tx.job) < tx.moment.min_replicas:
         tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)
 
 

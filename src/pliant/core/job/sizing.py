@@ -16,12 +16,14 @@ from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import apart, lifecycle, replicas, restoring
 from pliant.core.job.last_step import is_done
+from pliant.core.job.node_devices import heard_devices
 from pliant.core.job.state import (
     Job,
     ReplicaState,
     Stage,
     age,
     company,
+    is_doubtful,
     is_durable,
     is_kept,
     live,
@@ -61,7 +63,7 @@ def resize(tx: Transaction) -> None:
         _give_up_if_too_few(tx)
         return
     if (failure := deterministic_failure(tx.job)) is not None:
-        if not live(tx.job):
+        if not _num_left(tx.job):
             reason = (
                 f"the script fails before its first step wherever it is started; last: "
                 f"{failure.sentence}"
@@ -107,7 +109,7 @@ def _follow_policy(tx: Transaction) -> int:
 def _give_up_if_too_few(tx: Transaction) -> None:
     """End a job that cannot go on without the replicas that it may no longer start."""
     minimum = tx.settings.policy.min_replicas
-    if len(live(tx.job)) >= minimum:
+    if _num_left(tx.job) >= minimum:
         return
     losses = recent_losses(tx.job, tx.settings, tx.now_s)
     reason = (
@@ -122,9 +124,13 @@ def _give_up_if_too_few(tx: Transaction) -> None:
     tx.job = replace(tx.job, exit_code=EXIT_FAILED, reason=reason)
 
 
+def _num_left(job: Job) -> int:
+    """Return how many may yet train, those on their way on silent nodes among them."""
+    return len(live(job)) + sum(is_doubtful(job, name) for name in job.replicas)
+
+
 def _end_if_impossible(tx: Transaction) -> None:
-    heard = {n: count for n, count in tx.job.nodes.items() if n not in tx.job.silent}
-    devices, minimum = sum(heard.values()), tx.settings.policy.min_replicas
+    devices, minimum = heard_devices(tx.job), tx.settings.policy.min_replicas
     if devices < minimum:
         reason = f"minReplicas={minimum}, but the nodes can run {devices}"
         is_mending = is_durable(tx.job) or tx.settings.nodes_may_come

@@ -341,23 +341,16 @@ class Ready:
 
 
 def live(job: Job) -> tuple[ReplicaId, ...]:
-    """Return the replicas that train or are on their way in, without those that leave or end.
-
-    Whether one was started at all on a node that is silent nobody knows.
-    """
-    gone, coming = (ReplicaState.LEAVING, ReplicaState.ENDING), ReplicaState.STARTING
-    found = ((n, replica) for n, replica in job.replicas.items() if replica.state not in gone)
-    return tuple(n for n, one in found if one.state is not coming or one.node not in job.silent)
+    """Return the replicas that train or are on their way in, without those that leave or end."""
+    gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
+    found = (name for name, replica in job.replicas.items() if replica.state not in gone)
+    return tuple(name for name in found if not is_doubtful(job, name))
 
 
-def free_devices(job: Job) -> dict[NodeId, int]:
-    """Return the nodes that have devices no process is on, with how many."""
-    unused = job.leaving | job.silent
-    free = {node: count for node, count in job.nodes.items() if node not in unused}
-    for replica in job.replicas.values():
-        if replica.node in free:
-            free[replica.node] -= 1
-    return {node: count for node, count in free.items() if count > 0}
+def is_doubtful(job: Job, name: ReplicaId) -> bool:
+    """Whether nobody knows if it was started at all: its node is silent."""
+    replica = job.replicas[name]
+    return replica.state is ReplicaState.STARTING and replica.node in job.silent
 
 
 def company(job: Job) -> frozenset[NodeId]:

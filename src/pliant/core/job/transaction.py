@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from pliant.core.commands import Command
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
-from pliant.core.job.state import Declined, Job, JobSettings, Loss, Replica, ReplicaState, Stage
+from pliant.core.job.node_devices import heard_devices
+from pliant.core.job.state import (
+    Declined,
+    Job,
+    JobSettings,
+    Loss,
+    Replica,
+    ReplicaState,
+    Stage,
+)
 from pliant.core.job.transitions import ReplicaCause, StageCause, entered, moved
 from pliant.core.membership.state import Moment
 from pliant.core.values import ReplicaId
@@ -71,10 +80,11 @@ class Transaction:
 def start_wait_s(tx: Transaction) -> float:
     """Return how long the first generation waits for others, now that there is one to begin with.
 
-    While the nodes that have come are too few it is as long as for the first of them.
+    While the nodes that are heard are too few, and others may come or be heard again, it is as long
+    as for the first of them.
     """
-    is_room = sum(tx.job.nodes.values()) >= tx.moment.min_replicas
-    is_all = is_room or not tx.settings.nodes_may_come
+    is_room = heard_devices(tx.job) >= tx.moment.min_replicas
+    is_all = is_room or not (tx.settings.nodes_may_come or tx.job.silent)
     return tx.settings.start_wait_s if is_all else tx.settings.start_s
 
 
