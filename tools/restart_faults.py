@@ -380,7 +380,7 @@ RESTART_FAULTS = [
         rule="5.6",
         what="a job ends for want of a replica that is on its way on a silent node",
         path="job/sizing.py",
-        old=" + sum(is_doubtful(job, name) for name in job.replicas)",
+        old=" + sum(is_doubtful(job, one) for one in job.replicas.values())",
         new="",
     ),
     Fault(
@@ -394,7 +394,7 @@ RESTART_FAULTS = [
         rule="5.3",
         what="who is on its way on a node whose agent says nothing is counted on",
         path="job/state.py",
-        old=" if one.state is not coming or one.node not in job.silent)",
+        old=" if not is_doubtful(job, one))",
         new=")",
     ),
     Fault(

@@ -126,7 +126,7 @@ def _give_up_if_too_few(tx: Transaction) -> None:
 
 def _num_left(job: Job) -> int:
     """Return how many may yet train, those on their way on silent nodes among them."""
-    return len(live(job)) + sum(is_doubtful(job, name) for name in job.replicas)
+    return len(live(job)) + sum(is_doubtful(job, one) for one in job.replicas.values())
 
 
 def _end_if_impossible(tx: Transaction) -> None:

@@ -343,13 +343,12 @@ class Ready:
 def live(job: Job) -> tuple[ReplicaId, ...]:
     """Return the replicas that train or are on their way in, without those that leave or end."""
     gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
-    found = (name for name, replica in job.replicas.items() if replica.state not in gone)
-    return tuple(name for name in found if not is_doubtful(job, name))
+    found = ((name, one) for name, one in job.replicas.items() if one.state not in gone)
+    return tuple(name for name, one in found if not is_doubtful(job, one))
 
 
-def is_doubtful(job: Job, name: ReplicaId) -> bool:
+def is_doubtful(job: Job, replica: Replica) -> bool:
     """Whether nobody knows if it was started at all: its node is silent."""
-    replica = job.replicas[name]
     return replica.state is ReplicaState.STARTING and replica.node in job.silent
 
 
