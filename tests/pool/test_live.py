@@ -106,8 +106,8 @@ def test_a_command_that_does_not_end_when_its_claim_dies_is_ended(here: Box) -> 
     claim.kill()
 
     until(lambda: here.used() == set(), "the device is free")
-    ended = here.records("ended")
-    assert {record["name"] for record in ended} == {"stubborn"}
+    until(lambda: here.records("ended"), "it is told")
+    assert {record["name"] for record in here.records("ended")} == {"stubborn"}
     until(lambda: here.status()["free"] == 2, "the pool has noticed")
 
 

@@ -60,6 +60,7 @@ def is_sent_again_soon() -> bool:
             return False
 
 
+@pytest.mark.soak  # it leaves 0.7 s of the 10 s after which a replica counts as silent
 @pytest.mark.skipif(not is_sent_again_soon(), reason="needs Linux 6.15")
 def test_a_link_that_is_cut_for_less_than_the_limit_costs_no_replica(tmp_path: Path) -> None:
     """TCP doubles its waits: 2 s after the link was mended nobody had spoken yet, and a replica

@@ -11,7 +11,7 @@ from tests.core.explorer.world import Violation, World, find, is_mute, running_o
 
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
-from pliant.core.job.state import Job, Stage
+from pliant.core.job.state import Job, Stage, is_durable
 from pliant.core.membership import state as group
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
@@ -210,9 +210,14 @@ def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
 
 
 def check_leaving(universe: Universe, world: World, number: int) -> None:
-    """Who is on a node that leaves is let go only if others have the state, or could come."""
+    """Who is on a node that leaves is let go only if others have the state, or could come.
+
+    Or if it is saved before: what becomes of the last holder then, ``check_holder`` says.
+    """
     job: Job = universe.states[world.coordinator]
     if universe.node_name(number) not in job.leaving or not group.members(job.membership):
+        return
+    if is_durable(job):
         return
     names = map(universe.node_name, range(len(universe.nodes)))
     stay = {n for n, name in enumerate(names) if name in job.nodes and name not in job.leaving}
