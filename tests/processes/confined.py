@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -31,4 +32,9 @@ if __name__ == "__main__":
         "loader": next(iter(DataLoader(Cores(), num_workers=1, batch_size=None))),
         "variables": {name: value for name, value in os.environ.items() if "DEVICE" in name},
     }
-    Path(sys.argv[1], os.environ["PLIANT_DEVICES"]).write_text(json.dumps(said))
+    directory, device = Path(sys.argv[1]), os.environ["PLIANT_DEVICES"]
+    fresh = directory.with_name(f"fresh-{device}")
+    fresh.write_text(json.dumps(said))
+    fresh.rename(directory / device)
+    while len(list(directory.iterdir())) < 2:  # who ends first ends the job
+        time.sleep(0.02)

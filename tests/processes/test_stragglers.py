@@ -28,7 +28,6 @@ def slow_in_status(job: RunningJob) -> list[Any]:
 
 def test_it_is_named_and_a_spare_takes_its_place(tmp_path: Path) -> None:
     def play(job: RunningJob) -> None:
-        wait_for_members(job, "r1", "r2")
         job.wait_for(lambda: is_replaced(members(job)), "a spare trains in the place of r2")
         job.wait_for(lambda: not slow_in_status(job), "nobody is slow")
 
