@@ -422,8 +422,8 @@ RESTART_FAULTS = [
         rule="R20",
         what="each question to publish what is lost is waited for as if it were the first",
         path="job/handlers.py",
-        old="job.asking.get(name, tx.now_s + ASKS_S + wait_s)",
-        new="tx.now_s + ASKS_S + wait_s",
+        old="job.asking.get(name, tx.now_s + LEAVE_S + wait_s)",
+        new="tx.now_s + LEAVE_S + wait_s",
     ),
     Fault(
         rule="R20",

@@ -295,9 +295,9 @@ class Uplink:
         while self._silence < SILENT_LOOKS:
             self._silence += 1
             await asyncio.sleep(LOOK_S)
-        host, port, *_ = connection.remote_address
-        _log.warning("the coordinator at %s, port %s, is silent; it is looked for", host, port)
+        where = connection.remote_address or ("a closed connection", 0)
         connection.transport.abort()
+        _log.warning("the coordinator at %s, port %s, is silent; it is looked for", *where[:2])
 
     def _take_message(self, data: bytes | str) -> None:
         received = decode_packed(data, COMMANDS | COORDINATOR_NOTES)

@@ -25,6 +25,10 @@ other; more rarely, and a loss costs more than an hour whatever the formula says
 ASSUMED_LOSS_S = 24 * 3600.0
 """What counts beside the losses seen: one loss a day, so that a run without any has an interval."""
 
+LEAVE_S = 60.0
+"""How long a worker asks for leave to publish one checkpoint, in seconds; as long the coordinator
+counts on a worker that has asked."""
+
 ASSUMED_COST_S = 1.0
 """What a save is taken to cost before the first was measured, in seconds."""
 

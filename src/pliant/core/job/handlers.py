@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pliant.core import events
 from pliant.core.commands import Dismiss, Look, Publish
+from pliant.core.durability import LEAVE_S
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import (
@@ -41,9 +42,6 @@ from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
 from pliant.core.values import CHECKPOINT_PLACE, SCRIPT_MODULE, NodeId, ReplicaId
-
-ASKS_S = 60.0
-"""How long a worker asks for leave to publish one checkpoint, as in ``engine.protocol``."""
 
 # --- workers ---------------------------------------------------------------------------
 
@@ -198,7 +196,7 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
 def _wait_for_publisher(tx: Transaction, name: ReplicaId) -> None:
     """Wait for what is near, though it has been waited for already; but not for ever."""
     job, wait_s = tx.job, tx.settings.start_wait_s
-    until_s = job.asking.get(name, tx.now_s + ASKS_S + wait_s)
+    until_s = job.asking.get(name, tx.now_s + LEAVE_S + wait_s)
     start_by_s = max(job.start_by_s, min(tx.now_s + wait_s, until_s))
     tx.job = replace(job, asking=job.asking.put(name, until_s), start_by_s=start_by_s)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from pliant.core.durability import LEAVE_S
 from pliant.core.events import PublishAsked, Saved
 from pliant.core.values import Lineage
 from pliant.engine.protocol.runtime import ProtocolRuntime
@@ -16,9 +17,6 @@ from pliant.wire.messages import IntervalChosen, Resumed, SaveFailed
 
 ASK_S = 2.0
 """Between two times of asking: the coordinator may have been replaced meanwhile, in seconds."""
-
-ANSWER_S = 60.0
-"""Longest wait for the coordinator's leave to publish, in seconds."""
 
 
 class LocalCheckpointChannel:
@@ -74,7 +72,7 @@ class CoordinatorCheckpointChannel:
         question = PublishAsked(
             replica=self._replica, lineage=lineage, committed=committed, checkpoint=name
         )
-        deadline_s = time.monotonic() + ANSWER_S
+        deadline_s = time.monotonic() + LEAVE_S
         while time.monotonic() < deadline_s:
             self._runtime.tell(question)
             if self._runtime.await_leave(name, ASK_S):
