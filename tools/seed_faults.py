@@ -89,17 +89,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
     parser.add_argument("--limit", type=float, default=TIMEOUT_S, help="seconds for one suite")
     parser.add_argument("--shard", type=shard, default=(1, 1), help="part of how many, such as 1/4")
-    parser.add_argument("--all-but", type=Path, help="output of a run that was cut off")
+    parser.add_argument(
+        "--all-but", type=told_in, default=frozenset(), help="output of a run that was cut off"
+    )
     parser.add_argument(
         "--equivalent", action="store_true", help="run those, too, that no test can notice"
     )
     arguments = parser.parse_args()
     known = [fault for table in TABLES for fault in table]
     faults = [f for f in known if not arguments.rules or f.rule in arguments.rules]
-    if arguments.all_but is not None:
-        lines = arguments.all_but.read_text().splitlines()
-        heads = {tuple(line.split(" | ")[:2]) for line in lines}
-        faults = [f for f in faults if (f"| {f.rule}", f.what) not in heads]
+    faults = [f for f in faults if (f"| {f.rule}", f.what) not in arguments.all_but]
     part, parts = arguments.shard
     faults = faults[part - 1 :: parts]
     if arguments.list:
@@ -142,6 +141,15 @@ def shard(text: str) -> tuple[int, int]:
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise argparse.ArgumentTypeError(f"{text!r} is no part of a whole, such as 1/4")
     return int(part), int(parts)
+
+
+def told_in(path: str) -> frozenset[tuple[str, ...]]:
+    """Read of which faults the output of a run tells: the beginnings of its lines."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from error
+    return frozenset(tuple(line.split(" | ")[:2]) for line in lines)
 
 
 def judge(
