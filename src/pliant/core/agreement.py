@@ -36,6 +36,12 @@ class NodeFacts:
     boot: int = 0
     """Of which machine, and which of its starts."""
 
+    head: str = ""
+    """The node whose part it is: of a joint node of several hosts; its own name: it is the head."""
+
+    parts: tuple[str, ...] = ()
+    """The other hosts, if it is the head."""
+
 
 NAMES = {
     "pliant": "pliant",

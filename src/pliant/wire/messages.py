@@ -7,7 +7,7 @@ may be lost without changing what happens to a job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
@@ -244,6 +244,8 @@ class Work:
     """By what the slots of a step are divided over the replicas."""
     workers_per_replica: int = 1
     """Processes of one replica, all of them on one node."""
+    hosts_per_replica: int = 1
+    """Hosts of one node: more than one for replicas that do not fit on one (``JoinHosts``)."""
     digest: str = ""
     """SHA-256 of the script where the job was started, which every node must have; empty: not
     known."""
@@ -267,6 +269,37 @@ class Unfit:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAlone:
+    """This host has room for a part of a replica, and is part of no joint node."""
+
+    node: NodeId
+
+    endpoint: str
+    """``host:port`` at which it takes the other hosts of a joint node, if it is to be the head."""
+
+    devices: int
+
+    unreached: tuple[NodeId, ...] = ()
+    """With whom it was to be one, the last time, and was not: they did not reach each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinHosts:
+    """These hosts are one node from now on: the head speaks for it, and parts connect to it."""
+
+    head: NodeId
+
+    parts: tuple[NodeId, ...]
+    """In the order of their workers' places, which follow those of the head."""
+
+    endpoint: str
+    """``host:port`` of the head."""
+
+    secret: str = field(default="", repr=False)
+    """By which they know each other, hex."""
+
+
 WorkerNote = (
     Committed
     | Logged
@@ -282,6 +315,15 @@ WorkerNote = (
 )
 FollowerNote = Noted | Usage | Traceback | Ended
 """What a worker says that does not speak for its replica."""
-AgentNote = Started | Alive | AgentFailed | AgentLeft | NodeFacts | LedgerGrown | OutputGrown
-CoordinatorNote = Work | Heard | Unfit
+AgentNote = (
+    Started
+    | Alive
+    | AgentFailed
+    | AgentLeft
+    | NodeFacts
+    | LedgerGrown
+    | OutputGrown
+    | HostAlone
+)
+CoordinatorNote = Work | Heard | Unfit | JoinHosts
 Note = WorkerNote | AgentNote | CoordinatorNote
