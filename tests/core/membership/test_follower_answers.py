@@ -82,6 +82,14 @@ def test_an_answer_counts_once_so_a_step_that_is_done_again_waits_again() -> Non
     assert conclude(taken(said, Reduced), Reduced, G2, 7) is None
 
 
+def test_an_answer_to_an_older_question_takes_nothing_back() -> None:
+    said = after(Built(place=1, generation=G3), Built(place=2, generation=G3))
+
+    late = after(Built(place=1, generation=G2), said=said)
+
+    assert isinstance(conclude(late, Built, G3), Whole)
+
+
 def test_a_generation_that_was_given_up_keeps_nobody_waiting() -> None:
     said = give_up(after(reduced(1)), G2)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pliant.core.step import balance, batching
@@ -20,6 +20,7 @@ from pliant.core.step.balance import (
     hear_times,
     most_partials,
     pace_of,
+    slowness,
     step_us,
 )
 
@@ -59,6 +60,7 @@ def all_sizes(slots: int, replicas: int) -> list[tuple[int, ...]]:
     ]
 
 
+@example((36, [1000, 1, 1000, 1000], 2))  # the fewest in all are too many for one
 @given(JOBS)
 def test_every_slot_has_one_owner_and_every_replica_a_slot(
     drawn: tuple[int, list[int], int],
@@ -217,3 +219,36 @@ def test_one_step_that_took_long_says_nothing_to_the_next_generation() -> None:
     division = hear_times(settled(64, [100] * 4), [100, 100, 100, 1500])
 
     assert [pace_of(division, rank) for rank in range(4)] == [100] * 4
+
+
+def said_slow(pace_us: Sequence[int], *, before: int = 0) -> int:
+    """Return how slow the first of some says that it is."""
+    known = Division(
+        num_slots=8,
+        sizes=even_sizes(8, len(pace_us)),
+        pace_us=tuple(pace_us),
+        balance=Balance.EVEN,
+        at_once=1,
+    )
+    return slowness(known, 0, before)
+
+
+@pytest.mark.parametrize(
+    ("pace_us", "before", "tenths"),
+    [
+        ([19, 10], 0, 0),
+        ([20, 10], 0, 20),
+        ([16, 10], 20, 15),
+        ([14, 10], 20, 0),
+        ([30, 10, 20], 0, 30),
+        ([10, 30], 0, 0),
+        ([UNKNOWN_US, 10], 20, 0),
+        ([40, 10, UNKNOWN_US], 20, 0),
+        ([40], 20, 0),
+    ],
+    ids=lambda given: str(given).replace(" ", ""),
+)
+def test_one_is_slow_from_twice_the_time_of_the_others_until_it_is_near_them(
+    pace_us: list[int], before: int, tenths: int
+) -> None:
+    assert said_slow(pace_us, before=before) == tenths
