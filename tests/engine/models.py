@@ -275,7 +275,8 @@ def staged(
 
     def score(batch: Batch) -> torch.Tensor:
         losses: list[torch.Tensor] = []
-        schedule.eval(batch[:, :-1], target=batch[:, 1:], losses=losses)
+        inputs = batch[:, :-1].contiguous()  # torch 2.11 refuses others
+        schedule.eval(inputs, target=batch[:, 1:], losses=losses)
         loss = torch.stack(losses).mean() if losses else torch.zeros(())
         distributed.broadcast(loss, group=group, group_src=count - 1)
         return loss

@@ -316,14 +316,7 @@ WorkerNote = (
 FollowerNote = Noted | Usage | Traceback | Ended
 """What a worker says that does not speak for its replica."""
 AgentNote = (
-    Started
-    | Alive
-    | AgentFailed
-    | AgentLeft
-    | NodeFacts
-    | LedgerGrown
-    | OutputGrown
-    | HostAlone
+    Started | Alive | AgentFailed | AgentLeft | NodeFacts | LedgerGrown | OutputGrown | HostAlone
 )
 CoordinatorNote = Work | Heard | Unfit | JoinHosts
 Note = WorkerNote | AgentNote | CoordinatorNote

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import xxhash
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pliant.core.errors import UsageError
 
@@ -173,8 +173,19 @@ def run_schedule(schedule: Any, args: tuple[Any, ...], options: Mapping[str, Any
                 "drop_last=True"
             )
     losses: list[torch.Tensor] = options.get("losses", [])
-    schedule.step(*args, **{**options, "losses": losses})
+    # torch 2.11 refuses slices of a batch, whose strides are not those that it has reckoned with.
+    given = tree_map_only(torch.Tensor, torch.Tensor.contiguous, args)
+    firsts = given if _has_first_stage(schedule) else ()
+    schedule.step(*firsts, **{**options, "losses": losses})
     if not losses:
         return None
     together = torch.stack([loss.detach() for loss in losses])
     return float(together.mean() if schedule.scale_grads else together.sum())
+
+
+def _has_first_stage(schedule: Any) -> bool:
+    """Whether positional inputs are for this worker; torch 2.11 refuses them on any other."""
+    # Private to torch, by both names; a schedule with neither is given them, as it always was.
+    stages = [*getattr(schedule, "_stages", ()), getattr(schedule, "_stage", None)]
+    known = [stage for stage in stages if stage is not None]
+    return not known or any(stage.is_first for stage in known)
