@@ -276,7 +276,7 @@ WRITTEN = [
         before=written("job.yaml", 'kind: "'),
     ),
     Refusal(
-        sentence="job.yaml is not valid YAML: month must be in 1..12",
+        sentence="job.yaml is not valid YAML: month must be in 1..12 ... ",
         when="a value looks like a date and is none",
         instead="put it into quotation marks",
         command="run job.yaml",

@@ -227,6 +227,7 @@ def test_a_ca_that_is_replaced_is_no_longer_trusted(authority: Authority, server
     tls, agent = ServedTls(server, "gpu1"), authority.files("agent")
     Authority(authority.directory).files("server", names=["gpu1"])
     trust = ssl.create_default_context(cafile=authority.ca)
+    trust.verify_flags &= ~ssl.VERIFY_X509_STRICT  # from Python 3.13 on it asks for more of a CA
     trust.load_cert_chain(agent.certificate, agent.key)
 
     outcome = met(over_tls(tls), agent, trust=trust)

@@ -38,7 +38,7 @@ def test_it_is_named_and_a_spare_takes_its_place(tmp_path: Path) -> None:
         replicas=2,
         arguments=SLOW,
         limits={"slow_s": 0.1},
-        policy={"spares": 1, "replace_slow_after_s": 0.5},
+        policy={"spares": 1, "replace_slow_after_s": 2.0},
         **ONE_SLOT_EACH,
     )
 
