@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.events import NodeLost, Ticked
+from pliant.core.events import NodeLost, Scaled, Ticked
 from pliant.core.job import controller
 from pliant.core.job.apart import (
     DUE,
@@ -22,9 +23,10 @@ from pliant.core.job.apart import (
     pauses,
     without,
 )
-from pliant.core.job.state import JobSettings
+from pliant.core.job.state import JobSettings, Replica
+from pliant.core.policy.decide import Policy
 from pliant.core.table import Table
-from pliant.core.values import NodeId
+from pliant.core.values import NodeId, ReplicaId
 
 N1, N2, N3 = (NodeId(f"n{number}") for number in (1, 2, 3))
 NOTHING: Apartness = Table()
@@ -43,9 +45,16 @@ def test_each_time_in_a_row_doubles_the_pause() -> None:
 def test_only_company_that_is_not_reached_counts() -> None:
     known = found(NOTHING, [pair(N1, N2)], 10.0)
 
-    assert again_at_s(known, N2, {N1}) == again_at_s(known, N1, {N2, N3}) == 10.0 + FIRST_S
-    assert again_at_s(known, N2, {N2, N3}) is None
-    assert again_at_s(known, N3, {N1, N2}) is None
+    assert again_at_s(known, {N1}) == {N2: 10.0 + FIRST_S}
+    assert again_at_s(known, {N2, N3}) == {N1: 10.0 + FIRST_S}
+    assert again_at_s(known, {N3}) == {}
+
+
+def test_of_several_it_is_apart_from_the_last_says_when_a_node_may_be_tried() -> None:
+    known = found(found(NOTHING, [pair(N1, N2)], 10.0), [pair(N1, N3)], 20.0)
+
+    assert again_at_s(known, {N2, N3})[N1] == 20.0 + FIRST_S
+    assert again_at_s(passed(known, 10.0 + FIRST_S), {N2}) == {N1: DUE}
 
 
 def test_what_is_due_says_no_more_since_when() -> None:
@@ -64,8 +73,8 @@ def test_who_meets_and_who_goes_is_forgotten(drawn: list[frozenset[NodeId]]) -> 
     known = found(NOTHING, [pair(*both) for both in drawn], 0.0)
 
     assert set(known) == {pair(*both) for both in drawn}
-    assert set(met(known, [N1, N2, N2])) == set(known) - {(N1, N2)}
-    assert met(known, [N1, N1]) == known
+    assert set(met(known, frozenset({N1, N2}))) == set(known) - {(N1, N2)}
+    assert met(known, frozenset({N1})) == known
     assert not any(N3 in one for one in without(known, N3))
 
 
@@ -90,3 +99,23 @@ def test_a_node_that_is_lost_may_come_back_with_another_network() -> None:
     job, _ = controller.step(job, NodeLost(node=N1), now_s=1.0, settings=settings)
 
     assert set(job.apart) == {(N2, N3)}
+
+
+def test_a_thousand_nodes_of_which_two_are_apart_are_not_looked_at_pair_by_pair() -> None:
+    nodes = [NodeId(f"n{number}") for number in range(1000)]
+    names = [ReplicaId(f"r{number + 1}") for number in range(1000)]
+    settings = JobSettings(policy=Policy(max_replicas=1000))
+    job, _ = controller.begin(now_s=0.0, settings=settings)
+    replicas = {name: Replica(node=node) for name, node in zip(names, nodes, strict=True)}
+    job = replace(
+        job,
+        nodes=Table(dict.fromkeys(nodes, 1)),
+        replicas=Table(replicas),
+        apart=found(NOTHING, [pair(N1, N2)], 0.0),
+    )
+    began_s = time.thread_time()
+
+    for _ in range(10):
+        job, _ = controller.step(job, Scaled(target=1000), now_s=1.0, settings=settings)
+
+    assert time.thread_time() - began_s < 2.0  # pair by pair 6 s

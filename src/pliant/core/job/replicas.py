@@ -89,10 +89,11 @@ def move_before_they_begin(tx: Transaction) -> None:
 
 def _startable(tx: Transaction) -> dict[NodeId, int]:
     """Return the free devices, of a node that could not reach the others one at its time."""
-    free, others = free_devices(tx.job), company(tx.job) if tx.job.apart else ()
+    free = free_devices(tx.job)
+    moments = apart.again_at_s(tx.job.apart, company(tx.job)) if tx.job.apart else {}
     coming = {one.node for one in tx.job.replicas.values() if one.state in ON_THE_WAY}
     for node in tuple(free):
-        again_s = apart.again_at_s(tx.job.apart, node, others)
+        again_s = moments.get(node)
         if again_s is not None and (again_s > tx.now_s or node in coming):
             del free[node]
         elif again_s is not None:
@@ -252,9 +253,9 @@ def send_away_apart(tx: Transaction) -> None:
     """End those on their way in on a node that could not reach the others, until it is tried."""
     if not tx.job.apart or not group.members(tx.job.membership):
         return
-    others = company(tx.job)
+    moments = apart.again_at_s(tx.job.apart, company(tx.job))
     for name, replica in tx.job.replicas.items():
-        again_s = apart.again_at_s(tx.job.apart, replica.node, others)
+        again_s = moments.get(replica.node)
         is_coming = replica.state in ON_THE_WAY and not is_member(tx.job, name)
         if is_coming and again_s is not None and again_s > tx.now_s:
             send_away(tx, name, tx.settings.exit_s, "its node does not reach the others")

@@ -170,16 +170,16 @@ def view(job: Job) -> PolicyView:
 def _usable_devices(job: Job) -> dict[NodeId, int]:
     """Return the devices of each node that count: those apart, or silent, have what is on them.
 
-    Of those apart one more once it is time to try whether they are reached again.  What is taken
-    back there counts as well, for the policy takes it off.
+    Of those apart one more when it may be tried, and what is taken back: the policy takes it off.
     """
     usable = dict(job.nodes)
     if not (job.apart or job.silent):
         return usable
-    others, here = company(job), Counter(job.replicas[name].node for name in live(job))
+    moments = apart.again_at_s(job.apart, company(job))
+    here = Counter(job.replicas[name].node for name in live(job))
     taken = Counter(replica.node for replica in job.replicas.values() if replica.is_reclaimed)
     for node, devices in job.nodes.items():
-        again_s = apart.again_at_s(job.apart, node, others)
+        again_s = moments.get(node)
         if again_s is not None or node in job.silent:
             is_tried = again_s == apart.DUE and node not in job.silent
             room = max(here[node], int(is_tried))
