@@ -76,7 +76,7 @@ SHELL_FAULTS = [
     ),
     _SAME(
         what="of two names in a message the first counts",
-        old="    return data.count(_KEY) == 1 and",
+        old="    return all(data.count(key) <= 1 for key in _KEYS) and",
         new="    return",
     ),
     _COORDINATOR(

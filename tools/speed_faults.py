@@ -25,6 +25,9 @@ _WHERE = partial(_WORKERS, path="membership/whereabouts.py")
 _ANSWERS = partial(
     Fault, rule="R7", path="job/mere_answers.py", suite=("tests/core/job/test_mere_answers.py",)
 )
+_SIGNS = partial(
+    Fault, rule="5.6", path="job/mere_signs.py", suite=("tests/core/job/test_mere_signs.py",)
+)
 _TOGETHER = partial(Fault, rule="R11", path="job/handlers.py", suite=_SCENARIOS)
 _NODES = partial(Fault, rule="R11", path="job/node_loss.py", suite=_SCENARIOS)
 
@@ -40,6 +43,21 @@ SPEED_FAULTS = [
         new="",
         equivalent="a joiner is a spare for the job until it is heard to have entered, and so is a "
         "spare: the look at the replica's state leaves both out",
+    ),
+    _SIGNS(
+        what="a step that only a sign of life tells of is not heard",
+        old="        and event.committed <= state.committed\n",
+        new="",
+    ),
+    _SIGNS(
+        what="who has come to the boundary is not seen there",
+        old=" or _has_arrived(state, event)",
+        new="",
+    ),
+    _SIGNS(
+        what="one that registers again after a take-over is still waited for",
+        old="        and name not in state.unheard\n",
+        new="",
     ),
     _TOGETHER(
         what="where all die together the last of them is not waited for",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -25,9 +26,11 @@ from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Lineage, NodeId, ReplicaId
 from pliant.machine.clock import TICK_S
+from pliant.observe.quiet_inputs import QuietInputs, quiet_of
 
 NAMES = [ReplicaId(f"r{number}") for number in range(1, 4)]
 FIRST = Generation(1)
+STUCK = [None, None, None, None, 0]
 
 
 def beat(name: ReplicaId) -> Progressed:
@@ -76,6 +79,32 @@ def test_signs_of_life_are_no_reason_to_look_again(looks: list[Job]) -> None:
 
     core.due_s(1.5)
     assert len(looks) == known + 1
+
+
+def test_what_is_written_of_signs_heard_together_brings_another_core_to_the_same_state() -> None:
+    draw, core, now_s = random.Random(7), a_running_core(), 1.0
+    other, quiet = core.state, QuietInputs(most_silence_s=JobSettings().timeouts.asleep_s)
+    num_alone = 0
+    for number in range(300):
+        now_s += draw.choice([0.01, 0.3, 1.1])
+        said = [
+            replace(beat(draw.choice(NAMES)), committed=number // 20, held_up_by=draw.choice(STUCK))
+            for _ in range(draw.randrange(1, 6))
+        ]
+        found = core.answers(said, now_s)
+        states = {id(answered.states) for answered in found}
+        num_alone += len(states) == len(found)
+        for answered in found:
+            assert answered.event is not None
+            assert answered.states is not None
+            quiet.add(answered.event, *answered.states, answered.now_s)  # type: ignore[arg-type]
+        if draw.random() < 0.1:
+            entries = quiet.taken()
+            for at_s, event in map(quiet_of, entries):
+                other, ready = controller.step(other, event, now_s=at_s, settings=JobSettings())
+                assert not ready.commands
+            assert replace(other, story=()) == replace(core.state, story=())
+    assert 50 < num_alone < 250
 
 
 def test_what_changes_the_job_is_reason_to_look_at_once(looks: list[Job]) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from pliant.machine import garbage
-from pliant.machine.garbage import collect_when_calm
+from pliant.machine.garbage import collect_when_calm, pause_s
 
 
 class Ring:
@@ -46,3 +46,8 @@ def test_garbage_is_found_while_it_is_calm_and_later_nothing_is_looked_through(
         assert gc.get_freeze_count() == 0
 
     asyncio.run(asyncio.wait_for(scene(), 5))
+
+
+def test_of_all_time_less_than_a_thousandth_is_spent_looking() -> None:
+    assert pause_s(0.001) == 30.0
+    assert pause_s(0.1) == 100.0

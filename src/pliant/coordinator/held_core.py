@@ -25,7 +25,7 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.heartbeats import interval_s
-from pliant.core.job import controller, mere_answers
+from pliant.core.job import controller, mere_answers, mere_signs
 from pliant.core.job.state import Job, JobSettings, Ready, age
 from pliant.core.membership.transitions import AT_REST
 from pliant.core.policy.decide import Policy
@@ -165,15 +165,22 @@ class HeldCore:
         return found
 
     def _hear_together(self, events: Sequence[Event], now_s: float) -> list[Answered]:
-        """Hear the first of these that are mere answers, which ask for nothing."""
-        if not isinstance(events[0], Prepared | Switched):
+        """Hear the first of these that ask for nothing: mere answers, or signs of life."""
+        before, states = self.state, None
+        if isinstance(events[0], Prepared | Switched):
+            self.state, number = mere_answers.hear_together(
+                before, events, now_s=now_s, settings=self._settings
+            )
+        elif isinstance(events[0], Progressed):
+            self.state, number = mere_signs.hear_together(
+                before, events, now_s=now_s, settings=self._settings
+            )
+            states = (before, self.state)
+        else:
             return []
-        self.state, number = mere_answers.hear_together(
-            self.state, events, now_s=now_s, settings=self._settings
-        )
         unsaid = Ready(incarnation=self.state.membership.incarnation)
         stale = _stale(self.state)
-        return [Answered(event, unsaid, now_s, stale) for event in events[:number]]
+        return [Answered(event, unsaid, now_s, stale, states) for event in events[:number]]
 
     def _step(self, event: Event, now_s: float) -> Answered:
         before = self.state

@@ -1,7 +1,8 @@
-"""What a thousand replicas say in the same words, but for their names: checked once.
+"""What a thousand replicas say in the same words, but for their names and times: checked once.
 
 Owns that a message is told from another one by its bytes alone, where nothing in them but one name
-differs from a message that ``decode`` has taken.  Knows nothing of what is said.
+differs from a message that ``decode`` has taken, and of a commit when it was and how long the step
+took.  Knows nothing of what is said.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from pliant.core.copies import changed
 from pliant.core.events import Prepared, Progressed, Switched
 from pliant.core.values import ReplicaId
 from pliant.wire.codec import Envelope, Message, Refusal, decode
+from pliant.wire.messages import Committed
 
-_REPEATED = (Prepared, Switched, Progressed)
+_REPEATED = (Prepared, Switched, Progressed, Committed)
 """What all members say of one order, or of one step; flat, so that there is one name in each."""
 
 _NAME = re.compile(rb'[{,]"replica":"(r[1-9][0-9]{0,14})"')
-_KEY = b'"replica"'
-_NO_NAME = b"\0"
-"""Stands for the name: no JSON has it as it is."""
+_WHEN = re.compile(rb',"mono_s":((?:0|[1-9][0-9]{0,8})\.[0-9]{1,20}),')
+_HOW_LONG = re.compile(rb',"step_s":((?:0|[1-9][0-9]{0,8})\.[0-9]{1,20}),')
+_KEYS = (b'"replica"', b'"mono_s"', b'"step_s"')
+_OWN = b"\0"
+"""Stands for what is its sender's own: no JSON has it as it is."""
 
 _MOST_KNOWN = 64
 """Wordings: some orders, and steps with some kinds of progress; the others are read anew."""
@@ -41,10 +45,14 @@ class SameWords:
         if found is None:
             return _message_of(decode(data, self._allowed))
         begin, end = found.span(1)
-        words = data[:begin] + _NO_NAME + data[end:]
-        name = ReplicaId(found[1].decode())
+        own: dict[str, Any] = {"replica": ReplicaId(found[1].decode())}
+        words = data[:begin] + _OWN + data[end:]
+        if (when := _WHEN.search(words)) and (long := _HOW_LONG.search(words, when.end(1))):
+            own |= {"mono_s": float(when[1]), "step_s": float(long[1])}
+            between = words[when.end(1) : long.start(1)]
+            words = words[: when.start(1)] + _OWN + between + _OWN + words[long.end(1) :]
         if (known := self._known.get(words)) is not None:
-            message: Message = changed(known, replica=name)
+            message: Message = changed(known, **own)
             return message
         message_or_not = _message_of(decode(data, self._allowed))
         if isinstance(message_or_not, _REPEATED) and _names_once(data):
@@ -55,8 +63,8 @@ class SameWords:
 
 
 def _names_once(data: bytes) -> bool:
-    """Whether there is one name, in plain letters: of two the last would count."""
-    return data.count(_KEY) == 1 and b"\\" not in data
+    """Whether what is its sender's own is there once, in plain letters: of two the last counts."""
+    return all(data.count(key) <= 1 for key in _KEYS) and b"\\" not in data
 
 
 def _message_of(received: Envelope | Refusal) -> Message | Refusal:
