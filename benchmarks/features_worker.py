@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import pliant
-from benchmarks.steady_worker import Stopwatch, claim_rank
+from benchmarks.steady_ddp import Stopwatch
+from benchmarks.steady_worker import claim_rank
 from benchmarks.workloads import Workload, workloads
 
 

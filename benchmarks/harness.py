@@ -46,6 +46,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **KEEP_MEMORY, **ONE_THREAD, "PYTHONPATH": path, **more}
 
 
+def users_environment() -> dict[str, str]:
+    """Return the environment of a process as users start it: nobody tells glibc what to keep."""
+    return {key: value for key, value in environment().items() if key not in KEEP_MEMORY}
+
+
 # --- tail logs: what a worker writes after each step, whichever side it is on ---
 
 

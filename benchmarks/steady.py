@@ -8,16 +8,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import harness, pliant_job
+from benchmarks import harness, pliant_job, torchrun
 from benchmarks.harness import Figure, Page
+from benchmarks.steady_ddp import ALONE
 from benchmarks.transports import GLOO, GLOO_WINDOWS, SOCKETS, TRANSPORTS, WINDOWS
 
 WARM_TURNS = 3
+_USERS = "DDP as torchrun starts it"
+
 DESCRIPTION = "exact and fast step of pliant over DDP accumulating the same micro-batches"
 
 METHOD = """\
@@ -33,7 +37,14 @@ a job of each transport is run in turn, {jobs} times. Gloo is the exchange as it
 had sockets of its own (`benchmarks/gloo_baseline.py`); "over gloo" compares the ratios to DDP, for
 which each job has its own. Wall time of a turn: its slowest rank; CPU time: summed over ranks
 and threads. After {warm} turns to warm up, {blocks} blocks of {turns} turns; the ratio of a block
-is that of the two medians (CPU: of the two sums). glibc keeps freed memory on both sides.
+is that of the two medians (CPU: of the two sums).
+
+"As torchrun starts it" is DDP in a job of its own, run in turn with those of pliant: the same step,
+and nothing else in the process. In the jobs of pliant glibc keeps freed memory on both sides, as
+the agent of pliant has it for every worker (`MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`).
+Under torchrun it returns it to the kernel, and gets it back page by page, unless users set those
+variables, so a ratio to that is what users see who come from torchrun; the ratio without it is that
+of the two ways to train. Its turns alternate with nothing, so compare its blocks with care.
 
 Gradient copies: bytes of all tensors but parameters, moments and data before a step, plus the peak
 of what is allocated until the optimizer runs, over the bytes of one gradient; a run of its own with
@@ -135,6 +146,27 @@ def run_job(
             raise RuntimeError(f"{case.name}: exit code {code}\n{output[-4000:]}")
 
 
+def measure_alone(case: Case, chosen: argparse.Namespace) -> list[Turn]:
+    """Run DDP as torchrun starts it, and return its turns without the warm-up."""
+    with tempfile.TemporaryDirectory(prefix="pliant-steady-") as name:
+        words = [
+            *(*torchrun.LAUNCHER, "--standalone", f"--nproc-per-node={case.size}"),
+            *(str(harness.ROOT / "benchmarks" / "steady_ddp.py"), "--folder", name),
+            *("--rounds", str(WARM_TURNS + chosen.blocks * chosen.turns)),
+            *("--slots", str(case.slots), "--micro-batch", str(chosen.micro_batch)),
+            *("--length", str(chosen.length)),
+        ]
+        subprocess.run(
+            words,
+            env=harness.users_environment(),
+            cwd=harness.ROOT,
+            check=True,
+            timeout=chosen.limit,
+            capture_output=True,
+        )
+        return read_turns(Path(name))[ALONE][WARM_TURNS:]
+
+
 def copies_of(case: Case, *, limit_s: float) -> Iterable[Figure]:
     """Yield the measured peak of gradient copies of one configuration; one value per worker."""
     with tempfile.TemporaryDirectory(prefix="pliant-memory-") as name:
@@ -158,12 +190,19 @@ def figures_of(case: Case, sides: dict[str, list[Turn]], *, turns: int) -> Itera
         name=f"{case.name}: wall over DDP", unit="", raw=tuple(wall), target=target, goal=goal
     )
     yield Figure(name=f"{case.name}: CPU over DDP", unit="", raw=tuple(cpu))
+    if alone := sides.get(ALONE):
+        wall, cpu = block_ratios(ours, alone, turns=turns)
+        yield Figure(name=f"{case.name}: wall over {_USERS}", unit="", raw=tuple(wall))
+        yield Figure(name=f"{case.name}: CPU over {_USERS}", unit="", raw=tuple(cpu))
     one, _ = block_ratios(ours, whole, turns=turns)
     yield Figure(
         name=f"{case.name}: wall over DDP with one batch per rank", unit="", raw=tuple(one)
     )
     yield Figure(name=f"{case.name}: step", unit="s", raw=tuple(turn.wall_s for turn in ours))
     yield Figure(name=f"{case.name}: DDP's step", unit="s", raw=tuple(turn.wall_s for turn in ddp))
+    if alone:
+        raw = tuple(turn.wall_s for turn in alone)
+        yield Figure(name=f"{case.name}: the step of {_USERS}", unit="s", raw=raw)
 
 
 def options() -> argparse.Namespace:
@@ -182,6 +221,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per configuration")
+    parser.add_argument("--skip-torchrun", action="store_true", help="no DDP in a job of its own")
     parser.add_argument("--skip-memory", action="store_true", help="do not count gradient copies")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="one short block, no page")
@@ -213,6 +253,10 @@ def figures_together(together: Sequence[Case], chosen: argparse.Namespace) -> It
         for case in together:
             for side, turns in measure(case, chosen).items():
                 sides[case].setdefault(side, []).extend(turns)
+        if not chosen.skip_torchrun:
+            alone = measure_alone(together[0], chosen)
+            for case in together:
+                sides[case].setdefault(ALONE, []).extend(alone)
     for case in together:
         yield from figures_of(case, sides[case], turns=chosen.turns)
         if case.reduction == "exact" and case.transport == WINDOWS and not chosen.skip_memory:

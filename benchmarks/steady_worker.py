@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import pliant
 from benchmarks.model import Tokens, build, loss_of
-from benchmarks.train_torchrun import accumulate, batch
+from benchmarks.steady_ddp import Baseline, Stopwatch
 from benchmarks.transports import TRANSPORTS, use
 
 
@@ -39,65 +34,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--transport", choices=TRANSPORTS, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     return parser.parse_args()
-
-
-class Stopwatch:
-    """Writes wall and CPU time (all threads) of one turn at a time."""
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file = (folder / f"rank{rank}.turns").open("w", buffering=1)
-        self._began = (0.0, 0.0)
-
-    def begin(self) -> None:
-        """Start a turn once all ranks are here."""
-        dist.barrier()
-        self._began = (time.perf_counter(), time.process_time())
-
-    def end(self, *, turn: int, side: str) -> None:
-        """Finish the turn and write it down."""
-        wall_s = time.perf_counter() - self._began[0]
-        cpu_s = time.process_time() - self._began[1]
-        record = {"turn": turn, "side": side, "wall_s": wall_s, "cpu_s": cpu_s}
-        self._file.write(json.dumps(record) + "\n")
-
-
-@dataclass(slots=True, kw_only=True)
-class Baseline:
-    """DDP on this rank's share of the same slots."""
-
-    model: DistributedDataParallel
-    optimizer: torch.optim.Optimizer
-    data: Tokens
-    slots: int
-    micro_batch: int
-
-    @classmethod
-    def build(cls, chosen: argparse.Namespace, data: Tokens) -> Baseline:
-        """Build model and optimizer; every rank must call."""
-        torch.manual_seed(1)
-        plain = build()
-        return cls(
-            model=DistributedDataParallel(plain, gradient_as_bucket_view=True),
-            optimizer=torch.optim.AdamW(plain.parameters(), lr=3e-4),
-            data=data,
-            slots=chosen.slots,
-            micro_batch=chosen.micro_batch,
-        )
-
-    def step(self, number: int, *, one_batch: bool) -> None:
-        """Do one optimizer step on the slots of this rank; every rank must call."""
-        rank, size = dist.get_rank(), dist.get_world_size()
-        share = self.slots // size
-        first = number * self.slots + rank * share
-        if one_batch:
-            whole = share * self.micro_batch
-            batches = [batch(self.data, first // share, whole)]
-        else:
-            batches = [batch(self.data, first + slot, self.micro_batch) for slot in range(share)]
-        accumulate(self.model, batches)
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
 
 def claim_rank(folder: Path, size: int) -> int:

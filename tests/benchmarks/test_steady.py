@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from benchmarks.steady import Case, Turn
 
-from benchmarks import steady
+from benchmarks import harness, steady
 
 
 def chosen(**more: Any) -> Namespace:
     fields = {"slots": [8], "sizes": [2], "reductions": ["exact"], "uneven": False}
     fields |= {"transports": ["windows", "sockets", "gloo"], "jobs": 2, "turns": 1}
-    return Namespace(**(fields | {"skip_memory": True, "limit": 1.0} | more))
+    fields |= {"skip_memory": True, "skip_torchrun": True, "limit": 1.0}
+    return Namespace(**(fields | more))
 
 
 def test_a_case_is_run_with_every_transport() -> None:
@@ -50,3 +51,38 @@ def test_transports_take_turns_and_are_compared_by_their_ratios_to_ddp(
     assert figures["exact K=8 W=2 through sockets: wall over DDP"].raw == (1.5, 1.5)
     assert figures["exact K=8 W=2 through sockets: wall over gloo"].raw == (0.75, 0.75)
     assert figures["exact K=8 W=2: wall over DDP"].target == "<= 1.10"
+
+
+def test_each_transport_is_compared_with_the_one_job_of_ddp_that_torchrun_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure(_: Case, __: Namespace) -> dict[str, list[Turn]]:
+        turn = [Turn(wall_s=3.0, cpu_s=3.0)]
+        return {"pliant": turn, "ddp": turn, "ddp, one batch": turn}
+
+    measured = []
+
+    def measure_alone(case: Case, _: Namespace) -> list[Turn]:
+        measured.append(case)
+        return [Turn(wall_s=4.0, cpu_s=2.0)]
+
+    monkeypatch.setattr(steady, "measure", measure)
+    monkeypatch.setattr(steady, "measure_alone", measure_alone)
+    (together,) = steady.cases(chosen())
+    with_torchrun = chosen(skip_torchrun=False)
+    figures = {f.name: f for f in steady.figures_together(together, with_torchrun)}
+
+    assert len(measured) == 2
+    for name in ("exact K=8 W=2", "exact K=8 W=2 through sockets"):
+        assert figures[f"{name}: wall over DDP"].raw == (1.0, 1.0)
+        assert figures[f"{name}: wall over DDP as torchrun starts it"].raw == (0.75, 0.75)
+        assert figures[f"{name}: CPU over DDP as torchrun starts it"].raw == (1.5, 1.5)
+
+
+def test_nothing_of_the_benchmarks_own_tells_glibc_of_users_what_to_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+
+    assert not [name for name in harness.users_environment() if name.startswith("MALLOC_")]
+    assert harness.environment()["MALLOC_TRIM_THRESHOLD_"] == "1073741824"
