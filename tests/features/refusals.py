@@ -795,6 +795,15 @@ MADE = [
         script=given(threads=0),
     ),
     Refusal(
+        sentence="with threads=2 torch gives other results here from one time to the next: it gets "
+        "fewer threads than it asked for; unset OMP_DYNAMIC and OMP_THREAD_LIMIT, or leave "
+        "threads=1",
+        when="`threads=` is above 1 where OpenMP may give fewer: sums hold what nobody wrote",
+        instead="what the sentence says",
+        proof="tests/engine/test_numerics.py::"
+        "test_results_that_differ_from_one_time_to_the_next_are_refused",
+    ),
+    Refusal(
         sentence="seed must be an integer of at least 0, got -1",
         when="`pliant.seed` gets something else",
         instead="a whole number in range",
@@ -1618,6 +1627,17 @@ TOGETHER = [
         when="a joiner's script builds another model",
         instead="the same script and arguments on every replica; the run goes on without it",
         proof=f"{SESSIONS}::test_a_joiner_with_another_model_is_refused_and_nobody_notices",
+    ),
+    Refusal(
+        sentence="its numerics is 5b5870ebce8a, the run has 715f302e20e8: it rounds differently; "
+        "give every host the same of MKL_*, ONEDNN_*, DNNL_*, OMP_* and ATEN_CPU_CAPABILITY; "
+        "unlike processors may agree with ATEN_CPU_CAPABILITY=avx2, MKL_CBWR=COMPATIBLE and "
+        "ONEDNN_MAX_CPU_ISA=AVX2 on all",
+        when="some operations of torch give other bits on a host: another processor, or a variable "
+        "that makes MKL, oneDNN or torch choose other kernels",
+        instead="the same variables, and processors of one kind; the run goes on without it",
+        proof="tests/core/job/test_handlers.py::"
+        "test_a_host_that_rounds_differently_is_told_what_to_set",
     ),
     Refusal(
         sentence="its module losses is another than the run's; give every host the same file",

@@ -40,7 +40,7 @@ MAX_FOUND = 8
 NOT_SAID = {"mesh": "none"}
 """What is so of a run whose identity does not say it."""
 
-FREE = frozenset({"torch", "kernels", "on_nonfinite"})
+FREE = frozenset({"torch", "kernels", "numerics", "on_nonfinite"})
 """What may differ between a checkpoint and the run that goes on from it, with a warning."""
 
 

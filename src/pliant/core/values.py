@@ -44,6 +44,12 @@ FIRST_LINEAGE = Lineage(1)
 CHECKPOINT_PLACE = "checkpoint_place"
 """In the identity of a worker: the mark of where it keeps checkpoints."""
 
+KERNELS = "kernels"
+"""In the identity of a worker: the instruction set of torch's kernels."""
+
+NUMERICS = "numerics"
+"""In the identity of a worker: a digest of what some operations give there."""
+
 SCRIPT_MODULE = "module "
 """In the identity of a worker: begins the name of each module that its script has imported."""
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from pliant.core.values import SCRIPT_MODULE
+from pliant.core.values import KERNELS, NUMERICS, SCRIPT_MODULE
 from pliant.engine.data.loading import Schedule
+from pliant.engine.numerics import word_of_numerics
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.session_settings import SessionSettings
 from pliant.engine.worker.script_files import own_modules
@@ -50,7 +51,8 @@ def describe(
         ("threads", str(settings.threads)),
         ("torch", torch.__version__),
         ("device_type", "cpu"),
-        ("kernels", torch.backends.cpu.get_cpu_capability()),  # another set rounds differently
+        (KERNELS, torch.backends.cpu.get_cpu_capability()),  # another set rounds differently
+        (NUMERICS, word_of_numerics(settings.threads)),
         ("max_grad_norm", repr(settings.max_grad_norm)),
         ("on_nonfinite", settings.on_nonfinite),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),

@@ -78,3 +78,15 @@ def spare(layout: str) -> Spare:
 )
 def test_another_model_is_named_by_its_first_difference(layout: str, sentence: str | None) -> None:
     assert difference(spare(layout), spare(RUN)) == sentence
+
+
+@pytest.mark.parametrize("name", ["kernels", "numerics"])
+def test_a_host_that_rounds_differently_is_told_what_to_set(name: str) -> None:
+    """Seen: the values alone, and nobody knows what a digest is."""
+    mine, theirs = (replace(spare(RUN), identity=((name, word),)) for word in ("here", "there"))
+
+    assert difference(mine, theirs) == (
+        f"its {name} is here, the run has there: it rounds differently; give every host the same "
+        "of MKL_*, ONEDNN_*, DNNL_*, OMP_* and ATEN_CPU_CAPABILITY; unlike processors may agree "
+        "with ATEN_CPU_CAPABILITY=avx2, MKL_CBWR=COMPATIBLE and ONEDNN_MAX_CPU_ISA=AVX2 on all"
+    )

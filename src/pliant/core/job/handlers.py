@@ -41,7 +41,7 @@ from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
-from pliant.core.values import CHECKPOINT_PLACE, SCRIPT_MODULE, NodeId, ReplicaId
+from pliant.core.values import CHECKPOINT_PLACE, KERNELS, NUMERICS, SCRIPT_MODULE, NodeId, ReplicaId
 
 # --- workers ---------------------------------------------------------------------------
 
@@ -235,6 +235,13 @@ ANOTHER_PLACE = (
 )
 
 
+UNLIKE_HOSTS = (
+    ": it rounds differently; give every host the same of MKL_*, ONEDNN_*, DNNL_*, OMP_* and "
+    "ATEN_CPU_CAPABILITY; unlike processors may agree with ATEN_CPU_CAPABILITY=avx2, "
+    "MKL_CBWR=COMPATIBLE and ONEDNN_MAX_CPU_ISA=AVX2 on all"
+)
+
+
 def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     """Say in what a spare differs from the run it is to join; None if it may join.
 
@@ -252,7 +259,8 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
         if ours.get(name) == theirs_.get(name) or not (is_exact or name == "reduction"):
             continue
         if not name.startswith(SCRIPT_MODULE):
-            return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}"
+            remedy = UNLIKE_HOSTS if name in (KERNELS, NUMERICS) else ""
+            return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}{remedy}"
         if name in ours and name in theirs_:  # one that only some import need not be there
             return f"its {name} is another than the run's; give every host the same file"
     return None
