@@ -1640,6 +1640,16 @@ TOGETHER = [
         "test_a_host_that_rounds_differently_is_told_what_to_set",
     ),
     Refusal(
+        sentence="its sample 29 of the dataset is another than the run's; give every host the same "
+        "data and what reads them, and seed what makes data before the session",
+        when="one of four samples that are functions of their index is not what it is where the "
+        "run began: another copy of the data, another version of what decodes it, numbers drawn "
+        "without a seed",
+        instead="the same data on every host, and then its agent anew; the run goes on without it",
+        proof="tests/processes/test_several_hosts.py::"
+        "test_other_data_and_other_rounding_are_refused_and_another_environment_is_told",
+    ),
+    Refusal(
         sentence="its module losses is another than the run's; give every host the same file",
         when="a module that the script imports differs between hosts, or was edited while the run "
         "lasts",

@@ -53,6 +53,9 @@ NUMERICS = "numerics"
 SCRIPT_MODULE = "module "
 """In the identity of a worker: begins the name of each module that its script has imported."""
 
+SAMPLE = "sample "
+"""In the identity of a worker: begins the name of each sample of its dataset that was looked at."""
+
 NO_CHECKPOINT = ""
 """Name of the checkpoint that a history begins from if it begins at step 0 once more."""
 

@@ -316,8 +316,10 @@ class Collaborators:
 
     def _compared_here(self) -> tuple[tuple[str, str], ...]:
         """Return what must be equal between replicas, and need not when a run is gone on with."""
-        mark, modules = self._saver.mark, identity.describe_modules()
-        return ((CHECKPOINT_PLACE, mark), *modules) if mark else modules
+        with self._attributes.dataset.fetching():
+            samples = identity.describe_samples(self._loader.samples())
+        mark, here = self._saver.mark, (*identity.describe_modules(), *samples)
+        return ((CHECKPOINT_PLACE, mark), *here) if mark else here
 
     def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
         """Run a forward and a backward of the user's, and forget everything about it."""

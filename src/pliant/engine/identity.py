@@ -6,11 +6,11 @@ values named.  Must not know who compares it, nor the model: its layout has a di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from pliant.core.values import KERNELS, NUMERICS, SCRIPT_MODULE
+from pliant.core.values import KERNELS, NUMERICS, SAMPLE, SCRIPT_MODULE
 from pliant.engine.data.loading import Schedule
 from pliant.engine.numerics import word_of_numerics
 from pliant.engine.reduce.buckets import Layout
@@ -66,6 +66,11 @@ def describe_modules() -> tuple[tuple[str, str], ...]:
     """
     named = sorted(own_modules().items())[:MAX_MODULES]
     return tuple((f"{SCRIPT_MODULE}{name:.200}", digest) for name, digest in named)
+
+
+def describe_samples(words: Mapping[int, str]) -> tuple[tuple[str, str], ...]:
+    """Return some samples of the dataset as (name, value) pairs; between replicas only, too."""
+    return tuple((f"{SAMPLE}{index}", word) for index, word in words.items())
 
 
 def describe_layout(layout: Layout) -> str:

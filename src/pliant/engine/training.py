@@ -271,7 +271,7 @@ class Training:
 
     def dataset_attributes(self) -> bytes:
         """Return what joiners compare their dataset with."""
-        return self.attributes.pack()
+        return self.attributes.pack_for_joiners()
 
     def compare_dataset(self, others: Sequence[bytes]) -> None:
         """Say in what the dataset here differs from those of the replicas that gave the state."""

@@ -90,3 +90,17 @@ def test_a_host_that_rounds_differently_is_told_what_to_set(name: str) -> None:
         "of MKL_*, ONEDNN_*, DNNL_*, OMP_* and ATEN_CPU_CAPABILITY; unlike processors may agree "
         "with ATEN_CPU_CAPABILITY=avx2, MKL_CBWR=COMPATIBLE and ONEDNN_MAX_CPU_ISA=AVX2 on all"
     )
+
+
+def test_a_sample_that_differs_is_named_and_one_that_only_one_side_has_is_not() -> None:
+    mine, theirs, slow = (
+        replace(spare(RUN), identity=words)
+        for words in ((("sample 0", "a"), ("sample 9", "b")), (("sample 9", "c"),), ())
+    )
+
+    assert difference(mine, theirs) == (
+        "its sample 9 of the dataset is another than the run's; give every host the same data and "
+        "what reads them, and seed what makes data before the session"
+    )
+    assert difference(mine, slow) is None
+    assert difference(slow, mine) is None

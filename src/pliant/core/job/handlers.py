@@ -41,7 +41,15 @@ from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
-from pliant.core.values import CHECKPOINT_PLACE, KERNELS, NUMERICS, SCRIPT_MODULE, NodeId, ReplicaId
+from pliant.core.values import (
+    CHECKPOINT_PLACE,
+    KERNELS,
+    NUMERICS,
+    SAMPLE,
+    SCRIPT_MODULE,
+    NodeId,
+    ReplicaId,
+)
 
 # --- workers ---------------------------------------------------------------------------
 
@@ -241,6 +249,13 @@ UNLIKE_HOSTS = (
     "MKL_CBWR=COMPATIBLE and ONEDNN_MAX_CPU_ISA=AVX2 on all"
 )
 
+ANOTHER_FILE = "is another than the run's; give every host the same file"
+
+ANOTHER_SAMPLE = (
+    "of the dataset is another than the run's; give every host the same data and what reads them, "
+    "and seed what makes data before the session"
+)
+
 
 def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     """Say in what a spare differs from the run it is to join; None if it may join.
@@ -258,11 +273,11 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     for name in sorted(ours.keys() | theirs_.keys()):
         if ours.get(name) == theirs_.get(name) or not (is_exact or name == "reduction"):
             continue
-        if not name.startswith(SCRIPT_MODULE):
+        if not name.startswith((SCRIPT_MODULE, SAMPLE)):
             remedy = UNLIKE_HOSTS if name in (KERNELS, NUMERICS) else ""
             return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}{remedy}"
         if name in ours and name in theirs_:  # one that only some import need not be there
-            return f"its {name} is another than the run's; give every host the same file"
+            return f"its {name} {ANOTHER_SAMPLE if name.startswith(SAMPLE) else ANOTHER_FILE}"
     return None
 
 

@@ -30,6 +30,7 @@ from pliant.engine.data import randomness
 from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import PREFETCHED, Collate
 from pliant.engine.data.packing import pack, unpack
+from pliant.engine.data.sample_words import SampleReport, Words, words_of_samples
 from pliant.machine.processes import die_with_parent
 
 MAX_REASON_CHARACTERS = 300
@@ -146,7 +147,8 @@ class SlotLoader:
         self._plan: Iterator[BatchRequest] = iter(())
         self._in_flight: set[tuple[int, int]] = set()
         self._ready: dict[tuple[int, int], Fetched] = {}
-        slots = _Slots(dataset, schedule.seed, collate_fn or default_collate)
+        self._report = SampleReport() if num_workers else None
+        slots = _Slots(dataset, schedule.seed, collate_fn or default_collate, self._report)
         self._loader = DataLoader(
             slots,
             batch_size=None,
@@ -163,7 +165,18 @@ class SlotLoader:
 
     def open(self) -> None:
         """Start the loader workers; before the first process group is connected."""
+        if self._report is None:
+            self._iterator = iter(self._loader)
+            return
+        self._report.open()
         self._iterator = iter(self._loader)
+        self._report.begun()
+
+    def samples(self) -> Words:
+        """Return a few samples in words, once they are fetched; once, after ``open``."""
+        if self._report is None:
+            return words_of_samples(self._dataset, self._schedule.seed)
+        return self._report.read()
 
     def want(self, step: int, slots: Sequence[int]) -> None:
         """From now on ask for these slots of ``step``, then of the steps after it."""
@@ -209,6 +222,8 @@ class SlotLoader:
     def close(self) -> None:
         """End the loader workers."""
         self._ready.clear()
+        if self._report is not None:
+            self._report.close()
         iterator, self._iterator = self._iterator, None
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:  # dropping the iterator does the same, but only when collected
@@ -251,8 +266,11 @@ class SlotLoader:
 class _Slots(Dataset["Fetched | None"]):
     """The user's dataset, fetched a slot at a time with the random numbers of that slot."""
 
-    def __init__(self, dataset: Samples, seed: int, collate_fn: Collate) -> None:
+    def __init__(
+        self, dataset: Samples, seed: int, collate_fn: Collate, report: SampleReport | None
+    ) -> None:
         self._dataset = dataset
+        self._report = report
         self._seed = seed
         self._collate_fn = collate_fn
         self._fetch_all = getattr(dataset, "__getitems__", None)
@@ -262,9 +280,12 @@ class _Slots(Dataset["Fetched | None"]):
         info = torch.utils.data.get_worker_info()
         object.__setattr__(info, "dataset", self._dataset)  # it takes no assignment
 
-    def check(self) -> None:
-        """Warn if the dataset draws random numbers that cannot be seeded."""
-        warn_if_random(self._dataset, self._seed)
+    def check(self, *, is_first: bool) -> None:
+        """Warn if the dataset draws random numbers that cannot be seeded, and tell some samples."""
+        if is_first:
+            warn_if_random(self._dataset, self._seed)
+        if self._report is not None:
+            self._report.write(words_of_samples(self._dataset, self._seed) if is_first else {})
 
     def __getitem__(self, request: BatchRequest | None) -> Fetched | None:
         if request is None:
@@ -301,8 +322,7 @@ def _start_loader_worker(
     slots.show()
     if worker_init_fn is not None:
         worker_init_fn(worker)
-    if worker == 0:
-        slots.check()
+    slots.check(is_first=worker == 0)
 
 
 def _said_by(error: Exception) -> str:

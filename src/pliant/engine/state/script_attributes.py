@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pliant.engine.data.dataset_attributes import (
+    MAX_NAMED,
     DatasetAttributes,
     Words,
     are_numbers,
@@ -28,6 +29,7 @@ from pliant.engine.data.dataset_attributes import (
 )
 from pliant.engine.state import script_variables
 from pliant.engine.state.script_variables import ScriptVariables
+from pliant.engine.worker import environment_reads
 
 LEARNED_FROM = 2
 """First steps of this process in which is seen what a forward changes; later ever more rarely."""
@@ -72,6 +74,10 @@ class ScriptAttributes:
         variables = script_variables.pack(self._variables.words())
         return b"\n".join((self.dataset.pack(), words.encode(), variables))
 
+    def pack_for_joiners(self) -> bytes:
+        """Return what a replica that joins compares: also of the environment, which is no state."""
+        return b"\n".join((self.pack(), json.dumps(environment_reads.asked()).encode()))
+
     def compare(self, others: Sequence[bytes], where: str = "on the replicas that train") -> None:
         """Say what of the dataset differs from these, and remember what of the model does."""
         parts = [one.split(b"\n") for one in others]
@@ -82,8 +88,25 @@ class ScriptAttributes:
             theirs, volatile = unpacked(packed)
             self._volatile.update(volatile)
             self._unlike.append((mine, theirs, where))
+        self._tell_environment(
+            [script_variables.unpack(each[3]) for each in parts if len(each) > 3]
+        )
         variables = [script_variables.unpack(each[2]) for each in parts if len(each) > 2]
         self._unlike_variables = (self._variables.words(), variables, where) if variables else None
+
+    def _tell_environment(self, others: Sequence[Words]) -> None:
+        """Say which variables that scripts ask for are others here; what they are is not said."""
+        mine = environment_reads.asked()
+        names = sorted(
+            {n for theirs in others for n in theirs.keys() & mine if theirs[n] != mine[n]}
+        )
+        if names:
+            self._noted(
+                f"{' and '.join(names[:MAX_NAMED])} in the environment, which the script reads, "
+                f"{'is' if len(names) == 1 else 'are'} not what the replicas that train have: if "
+                "what it trains depends on it, their gradients do not fit together; set it alike "
+                "on every host"
+            )
 
     def begin(self, step: int) -> None:
         """A step is computed from here on; say what still differs."""

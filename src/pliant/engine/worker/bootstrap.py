@@ -31,7 +31,7 @@ from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
 from pliant.engine.protocol.link import Link
-from pliant.engine.worker import script_errors, script_files
+from pliant.engine.worker import environment_reads, script_errors, script_files
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
@@ -359,6 +359,7 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
         os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
+    environment_reads.watch(os.environ)
     os.chdir(assignment.work.cwd)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
