@@ -65,6 +65,10 @@ DEFAULT = {
         wishes=(PolicySet(policy=Policy(max_replicas=2, start_replicas=2)),),
     ),
     "a stop": Case(devices=2, wishes=(StopRequested(),), may_stop=True),
+    "a stop and a broken collective": Case(
+        devices=2, steps=3, wishes=(StopRequested(),), may_stop=True, faults=Faults(breaks=1),
+        is_prompt=True,
+    ),
     "a restore of a checkpoint that may be damaged": Case(
         members=0, devices=2, steps=3, storage=((1, 1), (2, 1)),
         faults=Faults(damages=1, kills=1), is_prompt=True,

@@ -164,6 +164,16 @@ def check_expected(
         raise Violation(f"the healthy replica {name} is {verb}")
 
 
+def check_voter(universe: Universe, world: World, process: Process) -> None:
+    """Nobody votes for a step for which a member of its generation will never vote."""
+    mine = universe.members[process.member]
+    for other in world.processes:
+        theirs = universe.members[other.member]
+        is_there = other.alive and other.phase == "finished" and theirs.current == mine.current
+        if is_there and theirs.committed == mine.committed < universe.steps:
+            raise Violation(f"{process.name} waits for {other.name}, which has stopped")
+
+
 def is_late(universe: Universe, world: World, process: Process, reason: str = "") -> bool:
     """Whether one whose script keeps the lock may be ended for it.
 

@@ -76,6 +76,11 @@ class Process(NamedTuple):
 
     released: bool = False
     stop_seen: bool = False
+    """It knows that all stop after the step it has committed last."""
+
+    asked: bool = False
+    """Whether its last vote asked for that."""
+
     doomed: bool = False
     """The agent was told to end it and has not yet."""
 

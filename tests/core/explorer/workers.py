@@ -6,6 +6,7 @@ Whether a step can be taken is not asked here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from tests.core.explorer.checks import (
@@ -13,6 +14,7 @@ from tests.core.explorer.checks import (
     check_divided,
     check_entered,
     check_survivor,
+    check_voter,
     check_without_state,
     record_commit,
 )
@@ -168,7 +170,8 @@ def enter(universe: Universe, world: World, process: Process, mine: Member, orde
     changed = change(
         world, process.name, phase="header", going=universe.orders.put(order), boundary=0
     )
-    said = protocol.header(mine), known_pace(universe, process)
+    flags = process.stop_seen, process.asked
+    said = protocol.header(mine), known_pace(universe, process), flags
     post: Post = (order.generation, "header", 0, said)
     return posted(changed, process_of(changed, process.name), post)
 
@@ -193,11 +196,14 @@ def vote(
     universe: Universe, world: World, process: Process, mine: Member, number: Generation
 ) -> World:
     step = mine.committed
+    check_voter(universe, world, process)
     moved = universe.apply(process, protocol.voted, step)
     said = number, mine.stopping, sizes_of(universe, process), pace(universe, process)
     post: Post = (mine.current, "metadata", step, said)
     posts = (*process.posts, post)
-    return change(world, process.name, member=moved, phase="voted", posts=posts)
+    return change(
+        world, process.name, member=moved, phase="voted", posts=posts, asked=mine.stopping
+    )
 
 
 def receive(universe: Universe, world: World, process: Process, resolution: Resolution) -> World:
@@ -236,8 +242,8 @@ def end_null_round(
 def resolve_headers(
     universe: Universe, world: World, process: Process, order: Order, said: tuple[Any, ...]
 ) -> World:
-    headers = [header for header, _ in said]
-    process = process._replace(paces=tuple(known_us for _, known_us in said))
+    headers = [header for header, *_ in said]
+    process = process._replace(paces=tuple(known_us for _, known_us, _ in said))
     world = replaced(world, process)
     origin = None if order.origin is None else order.replicas.index(order.origin)
     try:
@@ -249,6 +255,10 @@ def resolve_headers(
     rank = order.replicas.index(process.name)
     moved = universe.apply(process, protocol.resolved, resolution, rank)
     mine = universe.members[moved]
+    process = process._replace(
+        stop_seen=process.stop_seen or is_stop_known(resolution, [flags for *_, flags in said])
+    )
+    world = replaced(world, process)
     if rank in resolution.commits:
         world = record_commit(universe, world, mine)
     met = [headers[place] for place in (*resolution.survivors, *resolution.joiners)]
@@ -265,6 +275,16 @@ def resolve_headers(
     post: Post = (order.generation, "send", 0, None)
     changed = posted(changed, process_of(changed, process.name), post)
     return entered(universe, changed, process.name, process.going)
+
+
+def is_stop_known(resolution: Resolution, flags: Sequence[tuple[bool, bool]]) -> bool:
+    """Whether a survivor has agreed to stop: as ``engine.protocol.meeting`` asks them.
+
+    Where all commit late nobody has seen what the metadata of their votes asked for.
+    """
+    said = [flags[rank] for rank in resolution.survivors]
+    all_late = set(resolution.survivors) <= set(resolution.commits)
+    return any(seen or (all_late and asked) for seen, asked in said)
 
 
 def keep_apart(
@@ -296,11 +316,12 @@ def entered(universe: Universe, world: World, name: ReplicaId, where: int) -> Wo
     mine = universe.members[moved]
     check_entered(universe, world, mine)
     gone = (*process.abandoned, int(before)) if before else process.abandoned
+    is_done = mine.committed >= universe.steps or process.stop_seen
     changed = change(
         world,
         name,
         member=moved,
-        phase="held" if order.hold and mine.committed < universe.steps else "computing",
+        phase="held" if order.hold and not is_done else "computing",
         home=where,
         going=-1,
         resolution=-1,
