@@ -13,11 +13,11 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from pliant.agent.agent_config import AgentConfig
+from pliant.cli.invitations import invitation
 from pliant.cli.job_settings import (
     balance_of,
     check_tls,
@@ -306,9 +306,9 @@ def attached(start: Start, *, as_json: bool) -> int:
         with view:
             if start.is_apart:
                 token = config.token_file or out / run_files.TOKEN
-                invite = (lambda url: None) if as_json else partial(_invite, token)
+                said = invitation(token, takes_part=start.agent is not None, is_quiet=as_json)
                 code = run_coordinator(
-                    config, observer=view, on_serving=invite, sock=start.sock, agent=start.agent
+                    config, observer=view, on_serving=said, sock=start.sock, agent=start.agent
                 )
             else:
                 code = run_job(config, observer=view)
@@ -330,13 +330,6 @@ def attached(start: Start, *, as_json: bool) -> int:
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
         complain(view.board.reason or NOT_STARTED, code)
     return code
-
-
-def _invite(token: Path, url: str) -> None:
-    """Say how agents come."""
-    place, is_tls = url.rpartition("//")[2], url.startswith("https:")
-    more = " --tls-ca CA --tls-certificate CERTIFICATE --tls-key KEY" if is_tls else ""
-    say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}{more}")
 
 
 def detached(start: Start, *, as_json: bool) -> int:
