@@ -157,6 +157,15 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
+        sentence="multinomial of a sharded tensor draws according to the values of other workers: "
+        "what it draws would depend on how many there are; use it on the whole tensor "
+        "(full_tensor()) or before sharding",
+        when="`torch.multinomial`, or `rrelu` while it trains, of a sharded tensor",
+        instead="`full_tensor()`",
+        proof="tests/engine/replica/test_fsdp.py::"
+        "test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told",
+    ),
+    Refusal(
         sentence="'the model' was told set_requires_gradient_sync(False), and so would have "
         "another gradient of a micro-batch; leave it out: the session adds up micro-batches by "
         "itself, and weighs them by step.backward(loss, weight=...)",

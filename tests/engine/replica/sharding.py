@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,35 @@ def draw(mesh: Any) -> None:
             each[1].bias.exponential_()
     for name, parameter in model.named_parameters():
         assert torch.equal(whole_of(parameter), whole.get_parameter(name)), name
-    sys.stdout.write("drawn whole\n")
+    whole_draw = drawn_by_values(whole)
+    for mine, expected in zip(drawn_by_values(model), whole_draw, strict=True):
+        assert torch.equal(whole_of(mine), expected)
+    sys.stdout.write(f"drawn whole, but for {' and '.join(refused_draws(model))}\n")
+
+
+def refused_draws(model: Any) -> Iterator[str]:
+    """Yield the names of what is refused."""
+    weights = model[0].weight.detach().abs()
+    rrelu: Any = partial(nn.functional.rrelu, training=True)
+    for drawn in (rrelu, partial(torch.multinomial, num_samples=2)):
+        try:
+            drawn(weights)
+        except UsageError as error:
+            name, _, rest = str(error).partition(" ")
+            assert rest.startswith("of a sharded tensor draws according to the values of other")
+            yield name
+
+
+def drawn_by_values(model: Any) -> list[torch.Tensor]:
+    """Return what is drawn according to the numbers of tensors, of uneven parts as well."""
+    torch.manual_seed(6)
+    found = []
+    for each in (model[0].weight, model[1].weight, model[0].bias):
+        chances = each.detach().abs().clamp(max=1)
+        found += [torch.bernoulli(chances), nn.functional.dropout(each, 0.4)]
+        found += torch.native_dropout(each, 0.4, True)
+        found.append(torch.bernoulli(chances.double()))
+    return [one.detach() for one in found]
 
 
 def cast(mesh: Any, batch: torch.Tensor) -> None:

@@ -46,7 +46,7 @@ def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
         assert penalty.startswith("the loss of a micro-batch goes back to a sharded parameter by")
         for name, line in zip(("Normed", "Muon", "Scaled", "Reduced"), refused, strict=True):
             assert line.startswith(f"{name} adds up over the parts of a sharded parameter, so its")
-        assert drawn == "drawn whole"
+        assert drawn == "drawn whole, but for rrelu_with_noise and multinomial"
 
 
 def test_the_base_class_of_a_reduce_scatter_is_where_it_was() -> None:

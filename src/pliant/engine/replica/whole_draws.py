@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pliant.core.errors import UsageError
 from pliant.engine.local_tensors import local_of, sharded_like
 
 FILLS = (
@@ -35,6 +36,12 @@ LIKES = (
 )
 """Operations that make another tensor of the same shape."""
 
+BY_VALUES = ("bernoulli.default", "native_dropout.default")
+"""Operations that draw once for each number, whatever it is, and go by it."""
+
+BY_MORE = ("rrelu_with_noise.default", "rrelu_with_noise_functional.default", "multinomial.default")
+"""Operations whose draws for one number depend on the others."""
+
 
 def install() -> None:
     """Draw whole from now on; a second call does nothing."""
@@ -42,7 +49,8 @@ def install() -> None:
 
     kind: Any = DTensor
     handlers = kind._op_dispatcher._custom_op_handlers  # noqa: SLF001  see the module's text
-    for names, handler in ((FILLS, _fill), (LIKES, _make_like)):
+    tables = (FILLS, _fill), (LIKES, _make_like), (BY_VALUES, _draw_by_values), (BY_MORE, _refuse)
+    for names, handler in tables:
         for name in names:
             packet, _, overload = name.partition(".")
             handlers[getattr(getattr(torch.ops.aten, packet), overload)] = handler
@@ -64,6 +72,43 @@ def _make_like(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     sharded, *others = args
     made = operation(_empty_whole(sharded), *others, **kwargs)
     return sharded_like(_part(made, sharded), sharded)
+
+
+def _draw_by_values(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Draw for the whole, of which the other parts hold anything: they are not kept."""
+    sharded, *others = args
+    local = local_of(sharded)
+    if local.is_meta or local.shape == sharded.shape:
+        made, keep = operation(local, *others, **kwargs), _itself
+    else:
+        made, keep = operation(_spread(local, sharded), *others, **kwargs), _part
+    if isinstance(made, torch.Tensor):
+        return sharded_like(keep(made, sharded), sharded)
+    return tuple(sharded_like(keep(one, sharded), sharded) for one in made)
+
+
+def _refuse(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    del args, kwargs
+    name = str(operation).split(".")[1]
+    raise UsageError(
+        f"{name} of a sharded tensor draws according to the values of other workers: what it draws "
+        "would depend on how many there are; use it on the whole tensor (full_tensor()) or before "
+        "sharding"
+    )
+
+
+def _itself(whole: torch.Tensor, sharded: Any) -> torch.Tensor:
+    del sharded
+    return whole
+
+
+def _spread(local: torch.Tensor, sharded: Any) -> torch.Tensor:
+    """Return a whole tensor that has this part where it belongs."""
+    size = torch.Size(sharded.shape)
+    places = _part(torch.arange(size.numel()).reshape(size), sharded)
+    flat = torch.zeros(size.numel(), dtype=local.dtype)
+    flat[places.reshape(-1)] = local.detach().reshape(-1)
+    return _empty_whole(sharded).copy_(flat.reshape(size))
 
 
 def _empty_whole(sharded: torch.Tensor) -> torch.Tensor:
