@@ -99,7 +99,7 @@ def step(
     return tx.job, Ready(
         incarnation=job.membership.incarnation,
         register=record_to_write(job, tx.job),
-        commands=tuple(tx.commands),
+        commands=tx.standing_commands(),
         again=tuple(tx.again),
         decision=tx.job.decision if tx.job.decision != job.decision else None,
         declined=tx.declined,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pliant.core.commands import Command
+from pliant.core.commands import Command, Reform
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
 from pliant.core.job.node_devices import heard_devices
 from pliant.core.job.state import (
@@ -67,6 +67,13 @@ class Transaction:
     def put(self, name: ReplicaId, replica: Replica) -> None:
         """Keep this record of a replica."""
         self.job = replace(self.job, replicas=self.job.replicas.put(name, replica))
+
+    def standing_commands(self) -> tuple[Command, ...]:
+        """Return the commands without a Reform that a newer one overtakes, which is recorded."""
+        reforms = [command for command in self.commands if isinstance(command, Reform)]
+        newest = max((one.order.generation for one in reforms), default=None)
+        overtaken = [one for one in reforms if one.order.generation != newest]
+        return tuple(command for command in self.commands if command not in overtaken)
 
     def decline(self, reason: str) -> None:
         """Refuse what a person has asked for."""

@@ -47,11 +47,11 @@ def is_decided(state: Membership) -> bool:
 def drop_suspects(state: Membership) -> Outcome:
     """Drop the joiners with whom two attempts failed, though all others are there.
 
-    Only those that cannot be reached if there are such, else those that are mute.
+    Only those that cannot be reached if there are such, else those that are unable.
     """
     old, suspects = group.members(state), tuple(sorted(state.suspects))
     cut = links.left_out((*old, *suspects), state.links, old or suspects) & state.suspects
-    dropped = cut or group.mute_of(state, suspects) or state.suspects
+    dropped = cut or group.unable_of(state, suspects) or state.suspects
     reason = links.told(cut, state.links) if cut else _not_built_with(dropped)
     state = replace(group.forget(state, dropped), failures=0, retry_at_s=0.0, suspects=NOBODY)
     return links_cut(state, cut), (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
@@ -81,7 +81,7 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
     cut = links.left_out(group.members(state), state.links, present - new)
     is_hopeless = failures >= MAX_FAILURES
     is_blamed = state.phase is Phase.REFORMING and (is_hopeless or new != present)
-    blamed = (group.mute_joiners(state) or new) if is_blamed else NOBODY
+    blamed = (group.unable_joiners(state) or new) if is_blamed else NOBODY
     reason = "the generation it was to enter kept breaking"
     if cut and failures > 1:
         blamed, reason = cut, links.told(cut, state.links)

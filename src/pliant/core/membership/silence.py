@@ -116,7 +116,7 @@ def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     """Drop late joiners; an old member is lost if it was late in the attempt before, too.
 
-    Of a joiner that is mute only that one is late: the others wait for it.
+    Of joiners that are unable only those are late: the others wait for them.
     """
     if (until_s := group.busy_until_s(state)) > moment.now_s:
         return replace(state, deadline_s=until_s), ()
@@ -127,8 +127,8 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
         return changes.at_rest(state, "late"), ()
     if group.mute_holders(state) & silent:  # else no group can be built, whoever joins
         return changes.at_rest(state, "late"), ()
-    if mute := group.mute_joiners(state) & silent:
-        return changes.end(state, mute, reason, moment)
+    if unable := group.unable_joiners(state) & silent:
+        return changes.end(state, unable, reason, moment)
     late = state.late
     if not silent & state.unheard:  # else no group can be built, whoever joins
         late |= joiners
@@ -142,7 +142,7 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
 def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     """Reform without the joiners that did not get in; blame an old member only if it is silent.
 
-    Where a joiner is mute, the others may wait for that one.
+    Where a joiner is unable, the others may wait for that one.
     Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
     has failed with nobody to blame, which may happen a few times.
     """
@@ -154,8 +154,8 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if silent & state.unheard or mute - group.dispensable(state, mute):
         return changes.reform(state, moment, cause="late")  # nobody can meet them, whoever joins
     reason = f"did not enter generation {group.under_way(state).generation} in time"
-    if mute := group.mute_joiners(state) & silent:
-        return changes.end(state, mute, reason, moment)
+    if unable := group.unable_joiners(state) & silent:
+        return changes.end(state, unable, reason, moment)
     lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
     if not silent:
         state = replace(state, failures=state.failures + 1)

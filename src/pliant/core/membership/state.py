@@ -316,9 +316,15 @@ def mute_holders(state: Membership) -> frozenset[ReplicaId]:
     return mute_of(state, frozenset(members(state)) - outsiders(state))
 
 
-def mute_joiners(state: Membership) -> frozenset[ReplicaId]:
+def unable_joiners(state: Membership) -> frozenset[ReplicaId]:
     """Return the joiners that cannot build a group now, nor could anybody who was to with them."""
-    return mute_of(state, outsiders(state) if state.attempt is None else state.joiners)
+    return unable_of(state, outsiders(state) if state.attempt is None else state.joiners)
+
+
+def unable_of(state: Membership, names: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
+    """Return those of these that are mute, or of which a worker keeps the rest waiting."""
+    said = ((name, state.pulses[name]) for name in names if name in state.pulses)
+    return frozenset(r for r, pulse in said if pulse.is_mute or pulse.held_up_by is not None)
 
 
 def mute_of(state: Membership, names: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
