@@ -394,7 +394,7 @@ RESTART_FAULTS = [
         rule="5.3",
         what="who is on its way on a node whose agent says nothing is counted on",
         path="job/state.py",
-        old=" if not is_doubtful(job, one))",
+        old=" if not is_doubtful(job, job.replicas[n]))",
         new=")",
     ),
     Fault(

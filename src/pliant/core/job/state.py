@@ -343,8 +343,8 @@ class Ready:
 def live(job: Job) -> tuple[ReplicaId, ...]:
     """Return the replicas that train or are on their way in, without those that leave or end."""
     gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
-    found = ((name, one) for name, one in job.replicas.items() if one.state not in gone)
-    return tuple(name for name, one in found if not is_doubtful(job, one))
+    found = tuple(name for name, one in job.replicas.items() if one.state not in gone)
+    return tuple(n for n in found if not is_doubtful(job, job.replicas[n])) if job.silent else found
 
 
 def is_doubtful(job: Job, replica: Replica) -> bool:
