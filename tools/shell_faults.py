@@ -524,6 +524,22 @@ SHELL_FAULTS = [
         old="    if any(tx.job.nodes.values()):\n        return\n    if not tx",
         new="    if not tx",
     ),
+    Fault(
+        rule="5.4",
+        path="job/node_loss.py",
+        suite=("tests/conformance",),
+        what="what the only node has and no checkpoint has goes when its agent fails",
+        old="    if not group.members(job.membership) or is_kept(job):\n        lifecycle",
+        new="    if True:\n        lifecycle",
+    ),
+    Fault(
+        rule="5.4",
+        path="job/node_loss.py",
+        suite=("tests/conformance",),
+        what="a job that stops has failed when the agent of its only node fails",
+        old="    if job.stage is Stage.STOPPING:\n        return\n    if not group",
+        new="    if not group",
+    ),
     _BOUNDS(
         what="a message may count below zero",
         old="least <= value <= most else",

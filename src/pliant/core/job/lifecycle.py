@@ -380,6 +380,8 @@ def _busy_until_s(membership: Membership, now_s: float) -> float:
 
 def _stopped(job: Job) -> str:
     how = "suspended" if job.stop is StopKind.SUSPEND else "stopped"
+    if job.stop_for and job.stop_for == job.reason:
+        return f"{how} because no node can start anything any more ({job.reason})"
     if job.stop_for and job.leaving:
         return f"{how} before its last node was gone"
     return f"{how} for others" if job.stop_for else f"{how} on request"

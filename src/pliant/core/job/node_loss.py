@@ -20,13 +20,14 @@ from pliant.core.job.state import (
     ReplicaState,
     Stage,
     is_durable,
+    is_kept,
     spares,
 )
 from pliant.core.job.transaction import Transaction, charge, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis
-from pliant.core.values import NodeId, ReplicaId
+from pliant.core.values import NodeId, ReplicaId, StopKind
 
 SHOWN = 8
 """Names of nodes, and of replicas, in a sentence about a loss."""
@@ -93,7 +94,10 @@ def _wait_as_at_the_start(tx: Transaction) -> None:
 
 
 def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
-    """Start nothing on a node any more; where no other can, wait for one that may come, or end."""
+    """Start nothing on a node any more; where no other can, wait for one that may come, or end.
+
+    What it runs may live on, and have what no checkpoint has: that is saved before the job ends.
+    """
     if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes:
         return
     tx.job = replace(tx.job, nodes=tx.job.nodes.put(event.node, 0))
@@ -101,9 +105,22 @@ def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
     if any(tx.job.nodes.values()):
         return
     if not tx.settings.nodes_may_come:
-        lifecycle.end_job(tx, EXIT_FAILED, event.reason, StageCause.INPUT_REFUSED)
+        _end_for(tx, event.reason)
     elif tx.job.stage is Stage.STARTING:
         tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)
+
+
+def _end_for(tx: Transaction, reason: str) -> None:
+    """End the job for want of a node; a stop that is under way saves what there is anyway."""
+    job = tx.job
+    if job.stage is Stage.STOPPING:
+        return
+    if not group.members(job.membership) or is_kept(job):
+        lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.INPUT_REFUSED)
+        return
+    # With these it ends should nobody come to the boundary: its workers died with a fork server.
+    tx.job = replace(job, stop_for=reason, exit_code=EXIT_FAILED, reason=reason)
+    lifecycle.stop(tx, StopKind.SUSPEND)
 
 
 def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
