@@ -129,6 +129,7 @@ class Collaborators:
             prefetch_factor=data.prefetch_factor,
             timeout_s=data.timeout_s,
             worker_init_fn=data.worker_init_fn,
+            is_compared=context is not None,
         )
         self._watch = LoaderWatch(dataset)
         self._script_calls = ScriptCalls(

@@ -138,7 +138,9 @@ class SlotLoader:
         prefetch_factor: int = PREFETCHED,
         timeout_s: float = 0.0,
         worker_init_fn: Callable[[int], object] | None = None,
+        is_compared: bool = False,
     ) -> None:
+        """``is_compared``: ``samples`` will be asked for."""
         self._schedule = schedule
         self._num_slots = num_slots
         self._dataset = dataset
@@ -147,7 +149,7 @@ class SlotLoader:
         self._plan: Iterator[BatchRequest] = iter(())
         self._in_flight: set[tuple[int, int]] = set()
         self._ready: dict[tuple[int, int], Fetched] = {}
-        self._report = SampleReport() if num_workers else None
+        self._report = SampleReport() if num_workers and is_compared else None
         slots = _Slots(dataset, schedule.seed, collate_fn or default_collate, self._report)
         self._loader = DataLoader(
             slots,

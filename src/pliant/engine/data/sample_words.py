@@ -35,9 +35,9 @@ MOST_DRAWS = 8
 FEWEST_DRAWS = 2
 
 CHEAP_S = 0.05
-"""Once this long was looked, each further sample is drawn twice only."""
+"""Once this long was looked, each sample is drawn twice only."""
 
-ENOUGH_S = 1.0
+ENOUGH_S = 0.5
 """Once this long was looked, no further sample is: they come from far away."""
 
 WAIT_S = 10.0
@@ -54,11 +54,9 @@ def words_of_samples(dataset: Any, seed: int) -> Words:
     words: Words = {}
     with randomness.preserved():
         for number, index in enumerate(_indices(len(dataset), seed)):
-            spent_s = time.monotonic() - began_s
-            if spent_s > ENOUGH_S:
+            if time.monotonic() > began_s + ENOUGH_S:
                 break
-            draws = MOST_DRAWS if spent_s < CHEAP_S else FEWEST_DRAWS
-            word = _drawn(dataset, index, (seed, 0, number), draws)
+            word = _drawn(dataset, index, (seed, 0, number), began_s + CHEAP_S)
             if word == _VARIES:
                 return {}
             if word is not None:
@@ -117,10 +115,12 @@ def _indices(size: int, seed: int) -> Iterable[int]:
     return dict.fromkeys((0, *others))
 
 
-def _drawn(dataset: Any, index: int, place: tuple[int, int, int], draws: int) -> str | None:
+def _drawn(dataset: Any, index: int, place: tuple[int, int, int], cheap_s: float) -> str | None:
     """Return the word of a sample; ``_VARIES``: it is another one each time; None: no word."""
     words = set()
-    for _ in range(draws):
+    for draw in range(MOST_DRAWS):
+        if draw >= FEWEST_DRAWS and time.monotonic() > cheap_s:
+            break
         randomness.seed_place("item", *place)
         hasher = xxhash.xxh3_128()
         try:
