@@ -18,14 +18,14 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
 from pliant.agent import local_replica
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.departure import Departure
-from pliant.agent.launcher import MAX_SERVER_LIVES, Launcher
+from pliant.agent.fork_servers import ForkServers
 from pliant.agent.local_replica import LocalReplica, not_started
 from pliant.agent.node_facts import greeting
 from pliant.agent.output import nobody_listens
@@ -68,11 +68,16 @@ class Agent:
         self._devices = Devices(range(config.devices) if config.locks is None else ())
         self._on_devices = on_devices
         self._exits: dict[ReplicaId, Exited] = {}
-        self._launcher: Launcher | None = None
-        self._dead: list[Launcher] = []
+        self._servers = ForkServers(
+            config,
+            spawn=self._spawn,
+            on_report=self._on_report,
+            on_death=self._reap_orphans,
+            on_end=self._fail,
+        )
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
-        self._refused = self._signs = self._lives = 0
+        self._refused = self._signs = 0
         self._has_failed = self._is_leaving = False
         self._departure = Departure(config.node, config.grace_s)
         self._misfit: PermanentError | None = None
@@ -88,23 +93,11 @@ class Agent:
         """
         if (work := self._job.work) is None:
             return
-        self._lives += 1
-        self._launcher = Launcher(
-            on_report=self._on_report,
-            on_gone=self._on_server_gone,
-            start_server=self._config.start_server,
-        )
-        self._launcher.start(
-            environment=self._config.environment,
-            cwd=Path(work.cwd),
-            log=Path(work.out) / run_files.LOGS / "forkserver.log",
-        )
-        if self._config.guarded:
-            self.guard()
+        self._servers.start(work)
 
     def guard(self) -> None:
         """Tell the fork server which files to remove if this process is killed."""
-        self._ask(launch.GuardFiles(paths=tuple(map(str, self._config.guarded))))
+        self._servers.guard()
 
     @property
     def is_connected(self) -> bool:
@@ -171,14 +164,10 @@ class Agent:
 
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
-        launcher, self._launcher = self._launcher, None
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if launcher is not None:
-            await launcher.close()
-        for dead in self._dead:
-            await dead.close()
+        await self._servers.close()
         for replica in self._replicas.values():
             replica.close()
         self._replicas.clear()
@@ -236,7 +225,7 @@ class Agent:
             replica = LocalReplica(
                 self._waiting.popleft(),
                 [self._config.of_pool(device) for device in devices],
-                ask=self._ask,
+                ask=self._servers.ask,
                 on_message=self._send,
                 on_refusal=self._refuse,
             )
@@ -245,12 +234,12 @@ class Agent:
             self._on_devices()
 
     async def _launch(self, replica: LocalReplica) -> None:
-        name, work, launcher = replica.name, self._job.work, self._launcher
-        if work is None or launcher is None:  # it has died for the last time: all are reaped
+        name, work = replica.name, self._job.work
+        if work is None or not self._servers.may_start:  # it died for the last time: all are reaped
             return
         logs = Path(work.out) / run_files.LOGS
         try:
-            await replica.open(logs, self._listener, launcher.meeting_place)
+            await replica.open(logs, self._listener, self._servers.meeting_place)
         except OSError as error:  # another may get what this one lacks
             replica.close()
             self._let_go(name, not_started(name, str(error)))
@@ -280,10 +269,6 @@ class Agent:
         else:
             self._report_exit(Exited(replica=replica, kind=ExitKind.UNKNOWN))
 
-    def _ask(self, request: launch.Request, fds: Sequence[int] = ()) -> None:
-        if self._launcher is not None:
-            self._launcher.ask(request, fds)
-
     # --- what the fork server says ------------------------------------------------
 
     def _on_report(self, report: launch.Report) -> None:
@@ -291,7 +276,7 @@ class Agent:
             case launch.ServerReady():
                 pass
             case launch.ServerFailed(reason=reason):
-                self._lives = MAX_SERVER_LIVES
+                self._servers.give_up()
                 self._fail(f"the engine cannot be imported: {reason}")
             case launch.WorkerStarted(replica=replica, place=place, pid=pid):
                 if replica in self._replicas:
@@ -333,17 +318,8 @@ class Agent:
         if not self._is_leaving:  # or another would be started here in its place
             self._send(exited)
 
-    def _on_server_gone(self, launcher: Launcher) -> None:
-        """The fork server died: so did its workers.  Try once more."""
-        _log.warning("the fork server %s died", launcher.pid)
-        self._dead.append(launcher)
-        launcher.kill()  # it may only have closed its socket
-        self._spawn(launcher.close())
-        if self._lives >= MAX_SERVER_LIVES:
-            self._launcher = None
-            self._fail("the fork server died; see logs/forkserver.log")
-        else:
-            self.open()
+    def _reap_orphans(self) -> None:
+        """The fork server died, and with it all that it has started."""
         for replica in tuple(self._replicas.values()):
             for place in range(len(replica.workers)):
                 self._spawn(self._reap_orphan(replica, place))
