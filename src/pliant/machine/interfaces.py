@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pliant.core.errors import ConfigError
+from pliant.machine.loopback import INTERFACE
 
 _HEADER, _ADDRESS, _ATTRIBUTE = (
     struct.Struct("=IHHII"),
@@ -152,6 +153,21 @@ def resolved(host: str, option: str) -> str:
         why = error.strerror if isinstance(error, OSError) else "it is no name"
         raise ConfigError(f"{option} {host}: no host of this name is known here: {why}") from None
     return str(found[0][4][0])
+
+
+def interface_of(address: str) -> str:
+    """Return the interface that has an address of this host.
+
+    Raises:
+        ConfigError: none has it.
+    """
+    if is_loopback(address):  # all of 127.0.0.0/8 is this host, and listed is one
+        return INTERFACE
+    wanted, known = ipaddress.ip_address(address), host_addresses()
+    for one in known:
+        if ipaddress.ip_address(one.address) == wanted:
+            return one.interface
+    raise ConfigError(f"no interface of this host has the address {address}; it has {told(known)}")
 
 
 def is_own(address: str) -> bool:

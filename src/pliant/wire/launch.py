@@ -19,6 +19,9 @@ from pliant.wire.messages import Work
 MAX_RECORD_BYTES = 128 * 1024
 """Largest record, in bytes; below the default send buffer of a Unix socket (208 KiB)."""
 
+CHANNEL_SOCKET, STORE_SOCKET = "channel", "store"
+"""What worker 0 of a replica of several listens on, in the directory in which they meet."""
+
 NUM_START_FDS = 3
 """Control socket, stdout, stderr: sent with every ``StartWorker``, in this order."""
 
@@ -51,6 +54,7 @@ class Assignment:
     """Which worker of its replica it is, from 0; that one speaks for the replica."""
 
     workers_per_replica: int = 1
+    """Of which each host has as many as every other, in order, where there are several."""
 
     inner: str = ""
     """Private directory in which the workers of this replica meet, absolute, with room below for
@@ -60,6 +64,11 @@ class Assignment:
     def worker(self) -> int | None:
         """Return its place if its replica has several workers."""
         return self.place if self.workers_per_replica > 1 else None
+
+    @property
+    def workers_per_host(self) -> int:
+        """Return how many workers of its replica each host has."""
+        return self.workers_per_replica // self.work.hosts_per_replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pliant.engine.replica.inner_channel import (
     connect_to_worker_0,
 )
 from pliant.engine.replica.inner_messages import FollowerCame, InnerMessage
+from pliant.wire.launch import CHANNEL_SOCKET
 
 WAIT_S = 20.0
 
@@ -73,7 +74,7 @@ def test_another_user_gets_no_word(tmp_path: Path, monkeypatch: Any) -> None:
     listener = InnerListener(tmp_path, accepted.append)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(WAIT_S)
-        sock.connect(str(tmp_path / inner_channel.SOCKET_NAME))
+        sock.connect(str(tmp_path / CHANNEL_SOCKET))
         assert sock.recv(1) == b""
 
     with pytest.raises(PermanentError, match="another user listens"):

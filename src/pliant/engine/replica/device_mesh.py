@@ -3,8 +3,10 @@
 Owns ``pliant.mesh`` and the process group inside a replica.  Must not know what is sharded over the
 mesh, nor other replicas.
 
-The group and its store know no secret: the store is a file in the private directory of the replica,
-and the sockets listen on the loopback interface only, for a replica is on one host.
+The group and its store know no secret.  The store is a file in the private directory of the replica
+or, over several hosts, reached through a socket there (``meeting_store``).  The sockets listen on
+the loopback interface only; over several hosts on the one interface that has the address of this
+one.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pliant.core.errors import ConfigError
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.replica import whole_draws
+from pliant.engine.replica.meeting_store import MeetingStore, RemoteStore, StoreServer
 from pliant.engine.worker.bootstrap import WorkerContext, worker_context
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
+from pliant.machine.interfaces import interface_of
 from pliant.machine.loopback import INTERFACE
+from pliant.wire.launch import STORE_SOCKET, Assignment
 
 SHARD = "shard"
 """The dimension over which workers compute different slots."""
@@ -46,6 +51,9 @@ by his own word, for a worker that hangs is found by supervision, which names it
 
 _made: DeviceMesh | None = None
 """Of this process, which has one."""
+
+_kept: list[Store] = []
+"""The store of its group: PyTorch itself keeps only what is C++ of it."""
 
 
 def mesh(**sizes: int) -> DeviceMesh:
@@ -196,10 +204,23 @@ def _connect(context: WorkerContext | None) -> None:
     """Make the process group of this replica, unless there is one."""
     if dist.is_initialized():
         return
-    os.putenv("GLOO_SOCKET_IFNAME", INTERFACE)  # read by gloo itself, for each group anew
-    place, workers = 0, 1
+    place, workers, interface = 0, 1, INTERFACE
     store: Store = HashStore()
     if context is not None and context.assignment.workers_per_replica > 1:
         place, workers = context.assignment.place, context.assignment.workers_per_replica
-        store = FileStore(str(Path(context.assignment.inner) / "store"), workers)
+        store = _store(context.assignment)
+        _kept.append(store)
+        if context.assignment.work.hosts_per_replica > 1:
+            interface = interface_of(context.assignment.address)
+    os.putenv("GLOO_SOCKET_IFNAME", interface)  # read by gloo itself, for each group anew
     dist.init_process_group("gloo", store=store, rank=place, world_size=workers, timeout=PATIENCE)
+
+
+def _store(own: Assignment) -> Store:
+    """Return the store of a replica of several workers; it lasts as long as this process."""
+    directory = Path(own.inner)
+    if own.work.hosts_per_replica == 1:
+        return FileStore(str(directory / STORE_SOCKET), own.workers_per_replica)
+    if own.place == 0:
+        return MeetingStore(StoreServer(directory).answer)
+    return MeetingStore(RemoteStore(directory, own.work.session_s).ask)

@@ -2,7 +2,8 @@
 
 Owns connections and the one thread that reads each of them.  Knows nothing of what a message means.
 
-The socket lies in the private directory of the replica; who connects must be of the same user.  The
+The socket lies in the private directory of the replica; who connects must be of the same user.  To
+workers of other hosts their agents carry what is said (``agent.tunnels``).  The
 end of a connection is the end of a process, hence of the replica: the agent ends whoever is left.
 """
 
@@ -24,8 +25,7 @@ from pliant.engine.replica.inner_messages import (
     unpack_message,
 )
 from pliant.machine.peers import peer_of
-
-SOCKET_NAME = "channel"
+from pliant.wire.launch import CHANNEL_SOCKET
 
 SEND_S = 30.0
 """Longest time that a message waits for a worker that takes none: its thread does nothing else."""
@@ -105,7 +105,7 @@ class InnerListener:
         """Listen; ``on_connection`` is called on a thread of its own."""
         self._on_connection = on_connection
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.bind(str(directory / SOCKET_NAME))
+        self._sock.bind(str(directory / CHANNEL_SOCKET))
         self._sock.listen()
         self._thread = threading.Thread(target=self._accept, name="inner-listener", daemon=True)
         self._thread.start()
@@ -140,7 +140,7 @@ def connect_to_worker_0(directory: Path, within_s: float) -> socket.socket:
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.connect(str(directory / SOCKET_NAME))
+            sock.connect(str(directory / CHANNEL_SOCKET))
         except OSError:
             sock.close()
             if time.monotonic() > deadline_s:

@@ -355,8 +355,9 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
     if assignment.worker is not None:
-        rank, size = str(assignment.place), str(assignment.workers_per_replica)
-        os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
+        place, here = assignment.place, assignment.workers_per_host
+        os.environ.update(RANK=str(place), WORLD_SIZE=str(assignment.workers_per_replica))
+        os.environ.update(LOCAL_RANK=str(place % here), LOCAL_WORLD_SIZE=str(here))
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     environment_reads.watch(os.environ)
