@@ -84,7 +84,8 @@ def _is_bounded(place: tuple[Any, Any, str]) -> bool:
     holder, key, name = place
     value = holder[key]
     if isinstance(value, str):
-        return name in bounds.REPLICAS | bounds.NODES | bounds.LABELS
+        names = bounds.REPLICAS | bounds.NODES | bounds.LABELS
+        return name in names - bounds.MAYBE_EMPTY
     return isinstance(value, int | float) and name not in bounds.MEASURED
 
 

@@ -36,7 +36,8 @@ MOST = 1 << 53
 REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached"})
 """Fields that name a replica, or several."""
 
-NODES = frozenset({"node", "others"})
+NODES = frozenset({"node", "others", "head", "parts", "missed"})
+"""Fields that name a node, or several."""
 
 WORKERS = frozenset({"held_up_by"})
 """Fields that name a worker of a replica, or all of them as such that wait for each other."""
@@ -45,6 +46,9 @@ LABELS = frozenset({"labels"})
 
 CHECKPOINTS = frozenset({"checkpoint", "name"})
 """Fields that name a checkpoint; empty: none."""
+
+MAYBE_EMPTY = CHECKPOINTS | {"head"}
+"""Names of nothing, too: the node of most hosts is not several."""
 
 MEASURED = frozenset({"loss", "grad_norm", "values"})
 """Fields that a script computes, and may be any number."""
@@ -115,6 +119,6 @@ def _is_name(key: str, text: str) -> bool:
         return REPLICA.fullmatch(text) is not None
     if key in LABELS:
         return LABEL.fullmatch(text) is not None
-    if key in NODES or (key in CHECKPOINTS and text):
-        return NAME.fullmatch(text) is not None
+    if key in NODES or key in CHECKPOINTS:
+        return NAME.fullmatch(text) is not None or (not text and key in MAYBE_EMPTY)
     return True

@@ -26,7 +26,14 @@ from pliant.core.events import Event, WorkerEvent
 from pliant.core.printable import in_one_line
 from pliant.core.values import Incarnation, Order
 from pliant.wire.bounds import MOST, excess, fields_of, names_of
-from pliant.wire.messages import AgentNote, CoordinatorNote, FollowerNote, Note, WorkerNote
+from pliant.wire.messages import (
+    AgentNote,
+    CoordinatorNote,
+    FollowerNote,
+    JoinHosts,
+    Note,
+    WorkerNote,
+)
 
 VERSION = 9
 """Raised when the meaning of a message changes; both sides must agree exactly."""
@@ -162,7 +169,7 @@ def _body(
         return Refusal(reason=in_one_line(f"{type_name(kind)}{difference}"))
     if (found := excess(known)) is not None:
         return Refusal(reason=f"{type_name(kind)}.{found}")
-    if isinstance(message, Prepare | Reform) and not _SECRET.fullmatch(message.secret):
+    if isinstance(message, Prepare | Reform | JoinHosts) and not _SECRET.fullmatch(message.secret):
         return Refusal(reason=f"{type_name(kind)}.secret: not 64 lower-case hexadecimal digits")
     return Envelope(message=message, incarnation=incarnation)
 

@@ -280,7 +280,7 @@ class HostAlone:
 
     devices: int
 
-    unreached: tuple[NodeId, ...] = ()
+    missed: tuple[NodeId, ...] = ()
     """With whom it was to be one, the last time, and was not: they did not reach each other."""
 
 
