@@ -147,14 +147,15 @@ SHELL_FAULTS = [
     _AGENT(
         rule="R3",
         what="workers are told commands of another incarnation than their agent was",
-        old="self._replicas[replica].send(command, incarnation)",
-        new="self._replicas[replica].send(command, Incarnation(1))",
+        path="replicas_here.py",
+        old="self._running[replica].send(command, incarnation)",
+        new="self._running[replica].send(command, Incarnation(1))",
     ),
     _AGENT(
         rule="R11",
         what="an agent keeps the end of a replica to itself until it is asked",
-        old="        if not self._is_leaving:  # or another would be started here in its place\n"
-        "            self._send(exited)\n",
+        path="replicas_here.py",
+        old="        if self.are_told:\n            self._send(exited)\n",
         new="",
     ),
     _AGENT(
@@ -437,12 +438,12 @@ SHELL_FAULTS = [
     Fault(
         rule="Pool",
         room="agent",
-        path="agent.py",
+        path="replicas_here.py",
         suite=("tests/agent/test_agent.py",),
         what="nobody hears that the device of a worker that could not be started is free",
         old="            self._let_go(name, not_started(name, str(error)))\n",
-        new="            self._devices.leave(name)\n"
-        "            self._replicas.pop(name, None)\n"
+        new="            self._host.devices.leave(name)\n"
+        "            self._running.pop(name, None)\n"
         "            self._report_exit(not_started(name, str(error)))\n",
     ),
     _LEASE(

@@ -149,6 +149,7 @@ def test_tls_changes_how_a_place_is_reached_and_not_its_name(
         on_work=ignore,
         on_command=ignore,
         on_unfit=ignore,
+        on_join=ignore,
         tls=TlsFiles(),
     )
 
@@ -197,6 +198,7 @@ def searching(
         on_work=ignore,
         on_command=ignore,
         on_unfit=on_unfit,
+        on_join=ignore,
         give_up_s=give_up_s,
     )
 
@@ -343,6 +345,7 @@ def test_a_file_that_no_coordinator_has_written_yet_is_waited_for() -> None:
         on_work=ignore,
         on_command=ignore,
         on_unfit=ignore,
+        on_join=ignore,
         give_up_s=0.3,
     )
 

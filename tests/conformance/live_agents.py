@@ -167,7 +167,7 @@ class LiveAgents(LiveCoordinators):
             case NodeLeaving(node=name, notice_s=notice_s):
                 if is_connected := self._is_connected(name):
                     agent = self._nodes[name].agent
-                    agent._send(Departure(name, notice_s).begun())
+                    agent.send(Departure(name, notice_s).begun())
                 return is_connected
             case NodeFailed(node=name, reason=reason):
                 if is_connected := self._is_connected(name):
@@ -304,7 +304,7 @@ class LiveAgents(LiveCoordinators):
     async def _leaves(self, node: LiveNode) -> None:
         """Let an agent say that it leaves, all else of which was read; it does not come back."""
         await self._hear_all(node)
-        node.agent._send(AgentLeft(node=node.name))
+        node.agent.send(AgentLeft(node=node.name))
         node.is_cut_off = True
 
     def _say_nothing(self, silent: NodeSilent) -> None:

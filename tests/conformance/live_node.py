@@ -23,7 +23,6 @@ from tests.conformance.live import FileTime, Told
 from pliant.agent import agent, local_replica, placement, uplink, worker
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
-from pliant.agent.local_replica import speak_for_workers
 from pliant.coordinator.channel import serve_agent
 from pliant.core.events import Exited, ExitKind, NodeJoined
 from pliant.core.sites import HOST
@@ -115,7 +114,7 @@ class LiveNode:
     @property
     def runs(self) -> Sequence[ReplicaId]:
         """What its agent runs, or will when a device is free."""
-        return (*self.agent._replicas, *self.agent._waiting)
+        return self.agent._replicas.names()
 
     @property
     def is_connected(self) -> bool:
@@ -125,7 +124,8 @@ class LiveNode:
     def has_heard_of(self, replica: ReplicaId) -> bool:
         """Whether its agent has been told to start a replica, and does so if it has room."""
         is_asked = self._server is not None and replica in self._server.started
-        return is_asked or replica in self.agent._waiting or replica in self.agent._exits
+        here = self.agent._replicas
+        return is_asked or replica in here._waiting or replica in here._exits
 
     def end_process(self, exited: Exited) -> None:
         """Let a worker end, with a last word unless it was killed."""
@@ -143,7 +143,7 @@ class LiveNode:
 
     async def look_at_workers(self, is_heard: Callable[[], object]) -> None:
         """Let its agent look once which workers live."""
-        await _once(speak_for_workers(self.agent._replicas, self.agent._send), is_heard)
+        await _once(self.agent._replicas.speak_for_workers(), is_heard)
 
     async def be_read(self) -> None:
         """Let its agent hear what it was told, and that all it has said was read."""

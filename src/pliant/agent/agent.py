@@ -16,29 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from pathlib import Path
 from typing import Any, assert_never
 
-from pliant.agent import local_replica
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.departure import Departure
 from pliant.agent.fork_servers import ForkServers
-from pliant.agent.local_replica import LocalReplica, not_started
-from pliant.agent.node_facts import greeting
+from pliant.agent.joint_node import JointNode
+from pliant.agent.node_facts import NodeHere, greeting
 from pliant.agent.output import nobody_listens
 from pliant.agent.placement import Devices
+from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.thinning import ALIVE_S, LIST_EVERY
+from pliant.agent.this_host import ThisHost
 from pliant.agent.uplink import Places, Uplink
 from pliant.agent.work import JobHere
 from pliant.agent.worker import LAST_WORDS_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.events import Exited, ExitKind, Running
+from pliant.core.events import Running
 from pliant.core.values import Incarnation, ReplicaId
-from pliant.machine import run_files
 from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
@@ -62,19 +59,31 @@ class Agent:
         self.node = config.node
         self._config = config
         self._job = JobHere(config)
-        self._listener = self._job.heard_by(listener)
-        self._replicas: dict[ReplicaId, LocalReplica] = {}
-        self._waiting: deque[ReplicaId] = deque()
         self._devices = Devices(range(config.devices) if config.locks is None else ())
-        self._on_devices = on_devices
-        self._exits: dict[ReplicaId, Exited] = {}
         self._servers = ForkServers(
             config,
             spawn=self._spawn,
             on_report=self._on_report,
-            on_death=self._reap_orphans,
+            on_death=self._on_server_death,
             on_end=self._fail,
         )
+        host = ThisHost(
+            config=config,
+            job=self._job,
+            devices=self._devices,
+            servers=self._servers,
+            listener=self._job.heard_by(listener),
+            refuse=self._refuse,
+            spawn=self._spawn,
+        )
+        self._replicas = ReplicasHere(
+            host,
+            send=self.send,
+            parts=lambda: self._joint.links,
+            obstacle=self._obstacle,
+            on_devices=on_devices,
+        )
+        self._joint = JointNode(host, self._replicas, self)
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
         self._refused = self._signs = 0
@@ -112,7 +121,7 @@ class Agent:
     def may_use(self, devices: Iterable[int]) -> None:
         """Replace the set of devices that workers may be put on; who is on one stays there."""
         self._devices.allow(devices)
-        self._fill_devices()
+        self._replicas.fill_devices()
 
     async def serve(self, places: Places, token: str) -> None:
         """Obey the coordinator, which is at one of these places, until it ends the job.
@@ -128,6 +137,7 @@ class Agent:
             on_work=self._employ,
             on_command=self._obey,
             on_unfit=self._leave,
+            on_join=self._joint.join,
             give_up_s=self._config.give_up_s,
             tls=self._config.tls,
         )
@@ -135,7 +145,7 @@ class Agent:
             self._uplink.send(message)
         uplink = asyncio.create_task(self._uplink.run())
         over = asyncio.create_task(self._over.wait())
-        speaking = local_replica.speak_for_workers(self._replicas, self._send)
+        speaking = self._replicas.speak_for_workers()
         signs = map(asyncio.create_task, (self._stay_alive(), speaking))
         tasks = (uplink, over, *signs)
         try:
@@ -152,25 +162,30 @@ class Agent:
 
     async def depart(self, hurried: asyncio.Event | None = None) -> None:
         """While served: let replicas leave in the grace, or until ``hurried``; end the others."""
-        if self.is_connected and self._config.grace_s and self._all_here():
-            self._send(self._departure.begun())
-            await self._departure.over(self._all_here, self._over, hurried or asyncio.Event())
+        hurried = hurried or asyncio.Event()
+        await self._joint.depart(self._config.grace_s, hurried)
+        await self._let_go_all(self._departure, hurried)
         self._is_leaving = True
-        self._waiting.clear()
-        await local_replica.end_all(self._replicas)
-        self._send(AgentLeft(node=self.node))
+        self._replicas.tell_no_more()
+        await self._replicas.end_all()
+        self.send(AgentLeft(node=self.node))
         if self._uplink is not None:
             await self._uplink.emptied(LAST_WORDS_S)
 
+    async def _let_go_all(self, departure: Departure, hurried: asyncio.Event) -> None:
+        if self.is_connected and departure.has_grace and self._replicas.names():
+            self.send(departure.begun())
+            await departure.over(self._replicas.names, self._over, hurried)
+
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
+        await self._joint.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._servers.close()
-        for replica in self._replicas.values():
-            replica.close()
-        self._replicas.clear()
+        self._replicas.close()
+        self._joint.forget()
         await asyncio.sleep(0)  # let transports close their files
 
     # --- what the coordinator says ------------------------------------------------
@@ -182,8 +197,10 @@ class Agent:
                 self.open()
         except (ConfigError, OSError) as error:
             self._fail(str(error))
-            self._send(AgentLeft(node=self.node))
+            self.send(AgentLeft(node=self.node))
             self._leave(str(error))
+        else:
+            self._joint.say_alone()
 
     def _leave(self, reason: str) -> None:
         """Have no part in this job, which may go on without this node."""
@@ -194,80 +211,18 @@ class Agent:
         """Carry out a command; one that was carried out before changes nothing."""
         if self._is_leaving:
             return
+        self._replicas.incarnation = incarnation
         match command:
             case StartReplica(replica=replica):
-                self._start(replica)
+                self._replicas.start(replica)
             case EndReplica(replica=replica):
-                self._end(replica)
+                self._replicas.end(replica)
             case EndJob():
                 self.ended = command
                 self._over.set()
             case _:
                 for replica in command.to:
-                    if replica in self._replicas:
-                        self._replicas[replica].send(command, incarnation)
-
-    def _start(self, replica: ReplicaId) -> None:
-        if replica in self._exits:
-            self._send(self._exits[replica])
-        elif not local_replica.NAME.fullmatch(replica):
-            self._refuse(replica, "is no name for a replica")
-        elif replica not in self._replicas and replica not in self._waiting:
-            self._waiting.append(replica)
-            self._fill_devices()
-
-    def _fill_devices(self) -> None:
-        """Start those who wait, as far as devices are free; none where nothing can be started."""
-        while self._waiting and self._has_failed:
-            self._report_exit(not_started(self._waiting.popleft(), "its agent has failed"))
-        count = 1 if self._job.work is None else self._job.work.workers_per_replica
-        while self._waiting and (devices := self._devices.put(self._waiting[0], count)):
-            replica = LocalReplica(
-                self._waiting.popleft(),
-                [self._config.of_pool(device) for device in devices],
-                ask=self._servers.ask,
-                on_message=self._send,
-                on_refusal=self._refuse,
-            )
-            self._replicas[replica.name] = replica
-            self._spawn(self._launch(replica))
-            self._on_devices()
-
-    async def _launch(self, replica: LocalReplica) -> None:
-        name, work = replica.name, self._job.work
-        if work is None or not self._servers.may_start:  # it died for the last time: all are reaped
-            return
-        logs = Path(work.out) / run_files.LOGS
-        try:
-            await replica.open(logs, self._listener, self._servers.meeting_place)
-        except OSError as error:  # another may get what this one lacks
-            replica.close()
-            self._let_go(name, not_started(name, str(error)))
-            return
-        replica.start(
-            launch.Assignment(
-                replica=name,
-                work=work,
-                address=self._config.address,
-                incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
-                pid=os.getpid(),
-                locks=str(self._config.locks or ""),
-            )
-        )
-
-    def _end(self, replica: ReplicaId) -> None:
-        """Kill a replica; its exit is reported once it was reaped, again if asked again.  One
-        that this agent has never started is unknown to it, and will not be started (R21).
-        """
-        if replica in self._exits:
-            self._send(self._exits[replica])
-        elif replica in self._waiting:
-            self._waiting.remove(replica)
-            self._report_exit(Exited(replica=replica, kind=ExitKind.SIGNAL, detail="SIGKILL"))
-        elif replica in self._replicas:
-            self._replicas[replica].request_end()
-        else:
-            self._report_exit(Exited(replica=replica, kind=ExitKind.UNKNOWN))
+                    self._replicas.pass_on(replica, command, incarnation)
 
     # --- what the fork server says ------------------------------------------------
 
@@ -279,78 +234,68 @@ class Agent:
                 self._servers.give_up()
                 self._fail(f"the engine cannot be imported: {reason}")
             case launch.WorkerStarted(replica=replica, place=place, pid=pid):
-                if replica in self._replicas:
-                    self._send(self._replicas[replica].started(place, pid, node=self.node))
+                self._replicas.started(replica, place, pid)
             case launch.WorkerExited(replica=replica, place=place, returncode=returncode):
-                if replica in self._replicas:
-                    self._spawn(self._reap(self._replicas[replica], place, returncode))
+                self._replicas.reap(replica, place, returncode)
             case _:
                 assert_never(report)
+        self._joint.on_report(report)
 
-    async def _reap(self, replica: LocalReplica, place: int, returncode: int) -> None:
-        if (exited := await replica.reap(place, returncode)) is None:
-            return  # the others of it still have processes
-        self._let_go(replica.name, exited)
-        try:
-            await replica.drain()
-        finally:
-            replica.close()
+    def _on_server_death(self) -> None:
+        self._replicas.reap_orphans()
+        self._joint.reap_orphans()
 
-    def _let_go(self, replica: ReplicaId, exited: Exited) -> None:
-        """Report that a replica has no process any more, and give its devices to the next."""
-        self._replicas.pop(replica, None)
-        self._report_exit(exited)
-        if exited.kind is not ExitKind.TAKEN:
-            self._devices.leave(replica)
-        elif (resting := self._devices.rest(replica, exited.worker or 0)) is not None:
-            self._spawn(self._wake(*resting))
-        self._on_devices()
-        self._fill_devices()
+    def _obstacle(self) -> str:
+        """Say why no replica can be started here now, if so."""
+        return "its agent has failed" if self._has_failed else self._joint.obstacle
 
-    async def _wake(self, device: int, rest_s: float) -> None:
-        """Let a device that somebody else uses be tried again after a while."""
-        await asyncio.sleep(rest_s)
-        self._devices.wake(device)
-        self._fill_devices()
+    # --- what it is to other hosts ----------------------------------------------------
 
-    def _report_exit(self, exited: Exited) -> None:
-        self._exits[exited.replica] = exited
-        if not self._is_leaving:  # or another would be started here in its place
-            self._send(exited)
+    def renew(self) -> None:
+        """Greet the coordinator anew: this host is something else now."""
+        if self._uplink is not None:
+            self._uplink.renew()
 
-    def _reap_orphans(self) -> None:
-        """The fork server died, and with it all that it has started."""
-        for replica in tuple(self._replicas.values()):
-            for place in range(len(replica.workers)):
-                self._spawn(self._reap_orphan(replica, place))
-
-    async def _reap_orphan(self, replica: LocalReplica, place: int) -> None:
-        await replica.workers[place].vanished()
-        await self._reap(replica, place, -9)
+    async def release(self, notice_s: float) -> None:
+        """Let all replicas leave, and end those that have not in that time."""
+        await self._let_go_all(Departure(self.node, notice_s), asyncio.Event())
+        await self._replicas.end_all()
 
     # --- what goes up -----------------------------------------------------------------
 
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
-        devices = 0 if self._has_failed else min(self._config.devices, MOST_DEVICES)
-        said = greeting(self._config, devices, self._all_here(), self.life)
+        devices = 0 if self._has_failed else self._joint.devices(self._config.devices)
+        here = NodeHere(
+            devices=min(devices, MOST_DEVICES),
+            replicas=self._replicas.names(),
+            life=self.life,
+            head=self._joint.head,
+            parts=self._joint.parts,
+        )
+        said = greeting(self._config, here)
         return [*said, *self._departure.words()]
 
-    def _all_here(self) -> tuple[ReplicaId, ...]:
-        return (*self._replicas, *self._waiting)
-
-    def _send(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
+        """Say something to the coordinator, when there is one; what is new here before it."""
         has_room = self._uplink is not None and self._uplink.has_room
+        if self._joint.is_part:  # its head says that
+            self._say(message)
+            return
         for one in (*self._job.news_before(message, has_room=has_room), message):
-            (self._early.append if self._uplink is None else self._uplink.send)(one)
+            self._say(one)
+
+    def _say(self, message: Message) -> None:
+        (self._early.append if self._uplink is None else self._uplink.send)(message)
 
     def _fail(self, reason: str) -> None:
         """Report the first failure; what follows follows from it."""
         if self._has_failed:
             return
         self._has_failed = True
-        self._send(AgentFailed(node=self.node, reason=reason))
-        self._fill_devices()
+        self._joint.give_up()
+        self.send(AgentFailed(node=self.node, reason=reason))
+        self._replicas.fill_devices()
 
     def _refuse(self, worker: str, reason: str) -> None:
         self._refused += 1
@@ -358,9 +303,9 @@ class Agent:
 
     async def _stay_alive(self) -> None:
         while True:
-            self._send(Alive(node=self.node, refused=self._refused))
+            self.send(Alive(node=self.node, refused=self._refused))
             if self._signs % LIST_EVERY == 0:
-                self._send(Running(node=self.node, replicas=self._all_here()))
+                self.send(Running(node=self.node, replicas=self._replicas.names()))
             self._signs += 1
             await asyncio.sleep(max(ALIVE_S, self._uplink.signs_every_s if self._uplink else 0.0))
 

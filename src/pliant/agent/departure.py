@@ -30,6 +30,11 @@ class Departure:
         self._grace_s = grace_s
         self._until_s: float | None = None
 
+    @property
+    def has_grace(self) -> bool:
+        """Whether they have any time."""
+        return self._grace_s > 0
+
     def begun(self) -> NodeLeaving:
         """Let the grace begin; return what is said of it."""
         self._until_s = time.monotonic() + self._grace_s

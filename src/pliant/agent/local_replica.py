@@ -1,8 +1,9 @@
 """One replica as its agent sees it: its workers, from the request to start them until all are gone.
 
 Owns what makes several processes one replica: the private directory in which they meet, who of
-them speaks, whose end is the end of all, and that they live only together.  Knows nothing of
-starting processes, of devices, or of the coordinator.
+them speaks, whose end is the end of all, and that they live only together.  Of a joint node the
+last of them are on other hosts, whose agents do the same for their own (``part_replica``).  Knows
+nothing of starting processes, of devices, or of the coordinator.
 
     worker 0  --events, notes--------> the coordinator, as the only worker of a replica would
     worker 1  --notes, signs of life-> (told of, or counted)
@@ -23,12 +24,15 @@ from itertools import chain
 from pathlib import Path
 
 from pliant.agent.agent_config import PoolDevice
+from pliant.agent.host_link import HostLink
+from pliant.agent.remote_worker import RemoteWorker
 from pliant.agent.worker import LOOK_S, Worker
 from pliant.core.commands import Command
 from pliant.core.events import Exited, ExitKind, Progressed
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.machine.files import PRIVATE_DIRECTORY
 from pliant.wire.codec import Message
+from pliant.wire.host_records import KillPart, StartPart
 from pliant.wire.launch import Assignment, KillReplica, Request, StartWorker
 from pliant.wire.messages import Ended, Started, Traceback, Usage
 from pliant.wire.ports import OutputListener
@@ -63,18 +67,35 @@ class LocalReplica:
         ask: Callable[[Request, Sequence[int]], None],
         on_message: Callable[[Message], None],
         on_refusal: Callable[[str, str], None],
+        parts: Sequence[HostLink] = (),
     ) -> None:
-        """It has one worker on each device; ``ask`` asks the fork server."""
+        """It has one worker on each device, and as many on each of ``parts``; ``ask`` asks the
+        fork server.
+        """
         self.name = name
-        self.workers = [
+        self.here = [
             Worker(
                 name,
-                worker=index if len(devices) > 1 else None,
+                worker=index if parts or len(devices) > 1 else None,
                 on_message=partial(self._hear_worker, index),
                 on_refusal=on_refusal,
             )
             for index in range(len(devices))
         ]
+        self.elsewhere = {
+            place: RemoteWorker(
+                name,
+                part.other,
+                worker=place,
+                on_message=partial(self._hear_worker, place),
+                on_refusal=on_refusal,
+            )
+            for part, places in _divided(parts, len(devices))
+            for place in places
+        }
+        """Workers of other hosts, by their places."""
+        self.workers: list[Worker | RemoteWorker] = [*self.here, *self.elsewhere.values()]
+        self._parts = _divided(parts, len(devices))
         self._devices = tuple(devices)
         self._ask = ask
         self._on_message = on_message
@@ -95,7 +116,7 @@ class LocalReplica:
         Raises:
             OSError: there is no room for all of it; ``close`` closes what is open.
         """
-        for worker in self.workers:
+        for worker in self.here:
             self._ends.append(await worker.open(logs / f"{worker.name}.log", listener))
         if len(self.workers) > 1:
             directory = meeting_place() / self.name
@@ -115,6 +136,9 @@ class LocalReplica:
                 device_name=device.name,
             )
             self._ask(StartWorker(assignment=told), own)
+        for part, places in self._parts:
+            incarnation = assignment.incarnation
+            part.say(StartPart(replica=self.name, places=places, incarnation=incarnation))
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Pass a command on to the worker that speaks for the replica."""
@@ -124,14 +148,25 @@ class LocalReplica:
         """Have all workers killed, those as well that have no process yet."""
         for worker in self.workers:
             worker.request_end()
-        self._kill()
+        self._kill(is_asked=True)
 
-    def started(self, index: int, pid: int, *, node: NodeId) -> Started:
-        """Note the process of a worker, and word it; kill one whose end was asked for before."""
-        worker, device = self.workers[index], self._devices[index].number
+    @property
+    def directory(self) -> Path | None:
+        """Where the workers meet, if they do."""
+        return Path(self._directory) if self._directory else None
+
+    def started(
+        self, index: int, pid: int, *, node: NodeId, elsewhere: int | None = None
+    ) -> Started:
+        """Note the process of a worker, and word it; kill one whose end was asked for before.
+
+        ``elsewhere``: the device of one that is on another host.
+        """
+        worker = self.workers[index]
+        device = self._devices[index].number if index < len(self.here) else elsewhere
         worker.started(pid)
         if worker.is_end_requested:
-            self._kill()
+            self._kill(is_asked=True)
         return Started(replica=self.name, node=node, pid=pid, device=device, worker=worker.worker)
 
     def unsaid_life(self) -> Progressed | None:
@@ -171,6 +206,14 @@ class LocalReplica:
         for worker in self.workers:
             await worker.drain()
 
+    def lose(self, host: NodeId, why: str) -> list[int]:
+        """Count as ended whom a host runs that is lost; return who has not been reaped before."""
+        lost = [place for place, one in self.elsewhere.items() if one.host == host]
+        fresh = [place for place in lost if not self.elsewhere[place].is_reaped]
+        for place in lost:
+            self.elsewhere[place].lost(why)
+        return fresh
+
     def close(self) -> None:
         """Close and remove everything that belongs to the replica; again: nothing."""
         for worker in self.workers:
@@ -187,8 +230,10 @@ class LocalReplica:
         if len(self._exits) + 1 < len(self.workers):
             self._kill()
 
-    def _kill(self) -> None:
+    def _kill(self, *, is_asked: bool = False) -> None:
         self._ask(KillReplica(replica=self.name), ())
+        for part, _ in self._parts:
+            part.say(KillPart(replica=self.name, is_asked=is_asked))
 
     def _note_end(self, index: int) -> None:
         """Take note of who has ended, or said so, first: what the others say follows from it."""
@@ -207,6 +252,14 @@ class LocalReplica:
                 self._last_words.setdefault(index, []).append(message)
             case _:
                 self._on_message(message)
+
+
+def _divided(parts: Sequence[HostLink], each: int) -> list[tuple[HostLink, tuple[int, ...]]]:
+    """Return the places of the workers of each host but this one, which has the first of them."""
+    return [
+        (part, tuple(range(number * each, (number + 1) * each)))
+        for number, part in enumerate(parts, 1)
+    ]
 
 
 async def speak_for_workers(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from pliant.agent.agent_config import AgentConfig
@@ -38,16 +39,28 @@ def node_facts(*, address: str, environment: Mapping[str, str]) -> NodeFacts:
     )
 
 
-def greeting(
-    config: AgentConfig, devices: int, replicas: tuple[ReplicaId, ...], life: AgentLife
-) -> list[Message]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHere:
+    """What is an agent's own to say of its node."""
+
+    devices: int
+    replicas: tuple[ReplicaId, ...]
+    life: AgentLife
+    head: str = ""
+    """As in ``NodeFacts``."""
+
+    parts: tuple[str, ...] = ()
+
+
+def greeting(config: AgentConfig, here: NodeHere) -> list[Message]:
     """Return what an agent says first on each connection."""
     facts = node_facts(address=config.address, environment=config.environment)
+    facts = replace(facts, head=here.head, parts=here.parts)
     joined = NodeJoined(
         node=config.node,
-        devices=devices,
-        replicas=replicas,
-        life=life,
+        devices=here.devices,
+        replicas=here.replicas,
+        life=here.life,
         labels=node_labels(config.labels),
     )
     return [facts, joined]

@@ -42,7 +42,7 @@ from pliant.wire.codec import (
     Refusal,
     encode,
 )
-from pliant.wire.messages import Alive, Heard, Unfit, Work
+from pliant.wire.messages import AgentLeft, Alive, Heard, HostAlone, JoinHosts, Unfit, Work
 from pliant.wire.packed_messages import decode_packed
 
 RECONNECT_S = 10.0
@@ -70,7 +70,7 @@ MAX_KEPT = 50_000
 MOST_BEHIND = 200
 """Messages that are not heard yet, with which a coordinator counts as one that hears."""
 
-OF_NOW = (Alive, Progressed, Running)
+OF_NOW = (Alive, Progressed, Running, HostAlone, AgentLeft)
 """What nobody wants to hear later."""
 
 FORBIDDEN = (401, 403)
@@ -113,11 +113,13 @@ class Uplink:
         on_work: Callable[[Work], None],
         on_command: Callable[[Command, Incarnation], None],
         on_unfit: Callable[[str], None],
+        on_join: Callable[[JoinHosts], None],
         give_up_s: float = RECONNECT_S,
         tls: TlsFiles | None = None,
     ) -> None:
         """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
-        answered, ``on_unfit`` why this agent is to go; ``give_up_s``: how long a lost
+        answered, ``on_unfit`` why this agent is to go, ``on_join`` with which hosts it is to be
+        one; ``give_up_s``: how long a lost
         coordinator is looked for.  ``tls``: encrypts each connection, and is looked at anew for it.
 
         Raises:
@@ -139,6 +141,7 @@ class Uplink:
         self._on_work = on_work
         self._on_command = on_command
         self._on_unfit = on_unfit
+        self._on_join = on_join
         self._give_up_s = give_up_s
         self._tls = None if tls is None else RenewedTls(tls, lambda: client_context(tls))
         self._newest: LossKeepingConnection | None = None
@@ -146,6 +149,8 @@ class Uplink:
         self._unheard: deque[Message] = deque(maxlen=MAX_KEPT)
         self._num_heard = 0
         self._silence = 0
+        self._closing: asyncio.Task[None] | None = None
+        """Ends the connection for another to the same place."""
         self._has_read = False
         self._something = asyncio.Event()
         self._thinning = Thinning()
@@ -168,6 +173,11 @@ class Uplink:
 
     def _is_needed(self, beat: Progressed) -> bool:
         return self._thinning.is_needed(beat, time.monotonic(), self.signs_every_s)
+
+    def renew(self) -> None:
+        """End the connection, if there is one, and greet the coordinator on another."""
+        if self.is_connected and self._newest is not None and self._closing is None:
+            self._closing = asyncio.create_task(self._newest.close())
 
     async def emptied(self, limit_s: float) -> None:
         """Wait until all was sent, for so long at most."""
@@ -231,6 +241,10 @@ class Uplink:
                     f"no coordinator at {where}: {failure}; start it there, or give the "
                     "address that its --listen names to --join"
                 ) from failure
+            if self._closing is not None:
+                await self._closing
+                self._closing = None
+                continue
             turn += 1
             if turn % max(len(self._tried), 1):
                 continue
@@ -323,6 +337,8 @@ class Uplink:
                 self._on_work(work)
             case Unfit(reason=reason):
                 self._on_unfit(reason)
+            case JoinHosts() as told:
+                self._on_join(told)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]
 

@@ -82,6 +82,11 @@ class JobHere:
             return ()
         return chain(ledgers, self._printed.new() if has_room else ())
 
+    @property
+    def workers_here(self) -> int:
+        """Return how many workers of each replica are on this node."""
+        return 1 if self.work is None else _workers_here(self.work)
+
     def take_on(self, told: Work) -> bool:
         """Take on a job; False if it is the one that was taken on before.
 
@@ -145,12 +150,17 @@ def named(work: Work) -> str:
     return f"{' '.join(work.command)} of job {work.job} in {work.out}{how}"
 
 
+def _workers_here(work: Work) -> int:
+    return work.workers_per_replica // work.hosts_per_replica
+
+
 def _check_room(work: Work, devices: int) -> None:
-    if devices < work.workers_per_replica:
+    if devices < (here := _workers_here(work)):
+        where = "all on one node" if work.hosts_per_replica == 1 else f"{here} on each host"
         raise ConfigError(
-            f"a replica of job {work.job} has {work.workers_per_replica} workers, all on one node, "
+            f"a replica of job {work.job} has {work.workers_per_replica} workers, {where}, "
             f"and this one has {counted(devices, 'device')}; start its agent with --devices "
-            f"{work.workers_per_replica} or more, or leave it out"
+            f"{here} or more, or leave it out"
         )
 
 

@@ -1,0 +1,145 @@
+"""The link between the head of a joint node and one of its parts, once it is there.
+
+Owns one connection: in which order records and bytes of tunnels go, that the other end lives, and
+that what it says can be read.  Knows nothing of what a record means, nor how the connection was
+made (``host_door``).
+
+    text     a record (``wire.host_records``)
+    binary   bytes of a tunnel, with their stream before them
+
+An end that says nothing for ``SILENT_LOOKS`` is gone: each says every second that it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed
+
+from pliant.agent.tunnels import Tunnels
+from pliant.core.values import NodeId, ReplicaId
+from pliant.machine.resending import send_again_soon
+from pliant.wire.host_records import RECORDS, HostAlive, LinkRecord, TunnelOpened, TunnelRead
+
+LOOK_S = 1.0
+"""Between two signs of life, and two looks for one of the other end, in seconds."""
+
+SILENT_LOOKS = 5
+"""Looks in a row that find nothing, after which the other end is gone.  Looks, not seconds: while
+this process is stopped none is made."""
+
+MOST_WAITING_BYTES = 1 << 20
+"""Of tunnels, on their way to the connection; what a socket brings waits in it meanwhile."""
+
+MOST_RECORDS = 100
+"""Waiting, with which a link has no room for what can wait."""
+
+
+class HostLink:
+    """One end of it; ``run`` until it ends, once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        other: NodeId,
+        *,
+        devices: int,
+        directory_of: Callable[[ReplicaId], Path | None],
+    ) -> None:
+        """``devices``: those of the other end; ``directory_of``: as for ``Tunnels``."""
+        self.other = other
+        self.devices = devices
+        self.tunnels = Tunnels(say=self.say, write=self._write, directory_of=directory_of)
+        self.on_record: Callable[[LinkRecord], None] = lambda record: None
+        """Takes what the other end says, but for what is of the link itself; set before ``run``."""
+        self._connection = connection
+        self._outbox: asyncio.Queue[str | bytes] = asyncio.Queue()
+        self._waiting = 0
+        self._has_drained = asyncio.Event()
+        self._silence = 0
+        self.why = "it has ended the connection"
+        """Why the link has ended, of the other end."""
+
+        self.ended = asyncio.Event()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is said is soon there."""
+        return self._outbox.qsize() < MOST_RECORDS
+
+    def say(self, record: LinkRecord) -> None:
+        """Say something; never blocks, and to an end that is gone it is lost."""
+        self._outbox.put_nowait(RECORDS.dump_json(record).decode())
+
+    async def run(self) -> None:
+        """Carry until the link ends."""
+        send_again_soon(self._connection.transport.get_extra_info("socket"))
+        tasks = [asyncio.create_task(one) for one in (self._send_all(), self._watch())]
+        try:
+            with suppress(ConnectionClosed):
+                async for data in self._connection:
+                    self._silence = 0
+                    self._take_frame(data)
+        except ValueError as error:
+            self.why = f"it has said what cannot be read: {str(error).splitlines()[0]:.200}"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.cut()
+            await self.tunnels.close()
+            self.ended.set()
+
+    def cut(self) -> None:
+        """End the link at once; a second call does nothing."""
+        self._connection.transport.abort()
+
+    async def emptied(self, limit_s: float) -> None:
+        """Wait until all was sent, for so long at most."""
+        looks = 20
+        for _ in range(looks):
+            if self._outbox.empty():
+                return
+            await asyncio.sleep(limit_s / looks)
+
+    def _take_frame(self, data: str | bytes) -> None:
+        if isinstance(data, bytes):
+            self.tunnels.take_frame(data)
+            return
+        match RECORDS.validate_json(data):
+            case HostAlive():
+                pass
+            case TunnelOpened() as opened:
+                self.tunnels.opened(opened)
+            case TunnelRead() as read:
+                self.tunnels.read(read)
+            case record:
+                self.on_record(record)
+
+    async def _write(self, frame: bytes) -> None:
+        while self._waiting > MOST_WAITING_BYTES:
+            self._has_drained.clear()
+            await self._has_drained.wait()
+        self._waiting += len(frame)
+        self._outbox.put_nowait(frame)
+
+    async def _send_all(self) -> None:
+        with suppress(ConnectionClosed):
+            while True:
+                data = await self._outbox.get()
+                await self._connection.send(data)
+                if isinstance(data, bytes):
+                    self._waiting -= len(data)
+                    self._has_drained.set()
+
+    async def _watch(self) -> None:
+        while self._silence < SILENT_LOOKS:
+            self._silence += 1
+            self.say(HostAlive())
+            await asyncio.sleep(LOOK_S)
+        self.why = f"nothing was heard of it for {SILENT_LOOKS * LOOK_S:g} s"
+        self.cut()

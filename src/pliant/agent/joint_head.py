@@ -1,0 +1,107 @@
+"""What the head of a joint node hears of the workers that its parts run, and passes on as its own.
+
+Owns that a part speaks for its own workers only.  Knows nothing of how links are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pliant.agent.host_link import HostLink
+from pliant.agent.remote_worker import RemoteWorker
+from pliant.agent.replicas_here import ReplicasHere
+from pliant.core.values import ReplicaId
+from pliant.wire.codec import Message, Refusal, decode
+from pliant.wire.host_records import (
+    LinkRecord,
+    PartEnded,
+    PartLeaving,
+    PartNews,
+    PartReaped,
+    PartSaid,
+    PartSilent,
+    PartStarted,
+)
+from pliant.wire.messages import LedgerGrown, OutputGrown
+
+NEWS = frozenset({LedgerGrown, OutputGrown})
+
+
+class HeadWorkers:
+    """Those of all links of one joint node."""
+
+    def __init__(
+        self,
+        replicas: ReplicasHere,
+        *,
+        send: Callable[[Message], None],
+        refuse: Callable[[str, str], None],
+        on_leaving: Callable[[float], None],
+    ) -> None:
+        """``on_leaving``: a part was told to end, and replicas have so long to leave."""
+        self._replicas = replicas
+        self._send = send
+        self._refuse = refuse
+        self._on_leaving = on_leaving
+
+    def meet(self, link: HostLink) -> None:
+        """Hear from now on what is said over a link."""
+        link.on_record = partial(self._hear_record, link)
+
+    def directory_of(self, replica: ReplicaId) -> Path | None:
+        """Return where the workers of a replica meet."""
+        known = self._replicas.get(replica)
+        return None if known is None else known.directory
+
+    def lose(self, link: HostLink) -> None:
+        """Count as ended what the other end of a link runs."""
+        for replica in self._replicas.running():
+            for place in replica.lose(link.other, link.why):
+                self._replicas.reap(replica.name, place, -9)
+
+    def _hear_record(self, link: HostLink, record: LinkRecord) -> None:
+        match record:
+            case PartNews(message=message):
+                self._pass_on(link, message)
+            case PartLeaving(notice_s=notice_s):
+                self._on_leaving(notice_s)
+            case PartStarted() | PartReaped() | PartEnded() | PartSilent() | PartSaid():
+                worker = self._worker(link, record.replica, record.place)
+                if worker is not None:
+                    self._hear_of(worker, record)
+            case _:
+                raise ValueError(f"a part says no {type(record).__name__}")
+
+    def _hear_of(
+        self,
+        worker: RemoteWorker,
+        record: PartStarted | PartReaped | PartEnded | PartSilent | PartSaid,
+    ) -> None:
+        match record:
+            case PartStarted(replica=replica, place=place, pid=pid, device=device):
+                self._replicas.started(replica, place, pid, device)
+            case PartReaped(replica=replica, place=place, returncode=returncode):
+                if not worker.is_reaped:
+                    worker.is_reaped = True
+                    self._replicas.reap(replica, place, returncode)
+            case PartEnded():
+                worker.ended(record)
+            case PartSilent(looks=looks):
+                worker.silent_looks = looks
+            case PartSaid(message=message):
+                worker.hear_words(message)
+
+    def _worker(self, link: HostLink, replica: ReplicaId, place: int) -> RemoteWorker | None:
+        """Return a worker of a part; None: it has none of this name, or no longer."""
+        known = self._replicas.get(replica)
+        worker = None if known is None else known.elsewhere.get(place)
+        return worker if worker is not None and worker.host == link.other else None
+
+    def _pass_on(self, link: HostLink, said: str) -> None:
+        received = decode(said, NEWS)
+        if isinstance(received, Refusal):
+            self._refuse(link.other, received.reason)
+        else:
+            self._send(received.message)

@@ -1,0 +1,288 @@
+"""This host in a joint node of several: alone, the head that speaks for it, or a part of it.
+
+Owns which of these it is, and how it becomes that.  Decides nothing: with whom it is joined the
+coordinator says.  Where a replica has room on one host all of this is nothing.
+
+    alone --JoinHosts--> awaits its parts, or seeks its head --all are there--> head, or part
+      ^                             | one is not                                     |
+      +-------------<---------------+------<-- all that ran is reaped <-- a link has ended
+
+A joint node is whole or gone: when one link ends, each of its hosts kills what it runs of it.  What
+it is its coordinator hears with the greeting, so the connection is made anew when that changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Protocol
+
+from pliant.agent.agent_config import AgentConfig
+from pliant.agent.host_door import HeadDoor, reached
+from pliant.agent.host_link import HostLink
+from pliant.agent.joint_head import HeadWorkers
+from pliant.agent.joint_part import GONE_S, PartWorkers
+from pliant.agent.replicas_here import ReplicasHere
+from pliant.agent.this_host import ThisHost
+from pliant.core.errors import ConfigError
+from pliant.core.tls_files import TlsFiles
+from pliant.core.values import NodeId
+from pliant.wire import launch
+from pliant.wire.codec import Message
+from pliant.wire.host_records import AllJoined, PartLeaving
+from pliant.wire.messages import AgentLeft, HostAlone, JoinHosts
+
+_log = logging.getLogger(__name__)
+
+
+class Speaker(Protocol):
+    """What a host that is joined wants of its agent."""
+
+    def send(self, message: Message) -> None:
+        """Say something to the coordinator."""
+
+    def renew(self) -> None:
+        """Greet the coordinator anew: this host is something else now."""
+
+    async def release(self, notice_s: float) -> None:
+        """Let all replicas leave, and end those that have not in that time."""
+
+
+class JointNode:
+    """Of one agent; ``close`` at the end."""
+
+    def __init__(self, host: ThisHost, replicas: ReplicasHere, speaker: Speaker) -> None:
+        self._host = host
+        self._config: AgentConfig = host.config
+        self._replicas = replicas
+        self._speaker = speaker
+        self._door: HeadDoor | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told: JoinHosts | None = None
+        """What it is part of, from when all are there until what ran is gone."""
+
+        self._links: tuple[HostLink, ...] = ()
+        self._part: PartWorkers | None = None
+        self._missed: tuple[NodeId, ...] = ()
+        self._is_over = self._is_released = False
+
+    # --- what it is -----------------------------------------------------------------
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a replica of the job has workers on several hosts."""
+        work = self._host.job.work
+        return work is not None and work.hosts_per_replica > 1
+
+    @property
+    def head(self) -> str:
+        """Return of which node this host is one; empty: of none."""
+        return "" if self._told is None else self._told.head
+
+    @property
+    def parts(self) -> tuple[NodeId, ...]:
+        """Return the other hosts of the node that this one speaks for."""
+        is_head = self._told is not None and self._told.head == self._config.node
+        return self._told.parts if self._told is not None and is_head else ()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether another host speaks for what runs here."""
+        return self._part is not None
+
+    @property
+    def links(self) -> tuple[HostLink, ...]:
+        """Return the links to the parts, in the order of their workers' places."""
+        return self._links
+
+    @property
+    def obstacle(self) -> str:
+        """Return why no replica can be started here now; empty: it can."""
+        return "its node has lost a host" if self.is_needed and not self._links else ""
+
+    def devices(self, own: int) -> int:
+        """Return for how many workers the node has room that this host speaks for."""
+        work = self._host.job.work
+        if work is None or not self.is_needed:
+            return own
+        here = work.workers_per_replica // work.hosts_per_replica
+        each = [own, *(link.devices for link in self._links)]
+        return min(each) // here * work.workers_per_replica if self._links else 0
+
+    # --- what happens to it -----------------------------------------------------------
+
+    def say_alone(self) -> None:
+        """Tell the coordinator that this host is part of nothing, if it is so and of any use."""
+        if not self.is_needed or self._task is not None or self._is_over:
+            return
+        try:
+            self._door = self._door or HeadDoor(self._config.address, self._tls())
+        except OSError as error:
+            _log.warning("no other host can join this one: %s", error)
+            return
+        self._speaker.send(
+            HostAlone(
+                node=self._config.node,
+                endpoint=self._door.endpoint,
+                devices=self._config.devices,
+                missed=self._missed,
+            )
+        )
+        self._missed = ()  # said once: it counts as often as it is heard
+
+    def join(self, told: JoinHosts) -> None:
+        """Be one with others, as its head or a part; what is not of this moment changes nothing."""
+        own = self._config.node
+        if self._task is not None or self._door is None or self._is_over or not self.is_needed:
+            return
+        if own == told.head:
+            self._task = asyncio.create_task(self._run(self._be_head(told, self._door)))
+        elif own in told.parts:
+            self._task = asyncio.create_task(self._run(self._be_part(told)))
+
+    def on_report(self, report: launch.Report) -> None:
+        """Take what the fork server says of workers that are no replica's of this node."""
+        if self._part is not None:
+            self._part.on_report(report)
+
+    def reap_orphans(self) -> None:
+        """The fork server died, and with it all that it has started."""
+        if self._part is not None:
+            self._part.reap_orphans()
+
+    def give_up(self) -> None:
+        """Be alone, and say so to nobody: nothing can be started here any more."""
+        self._is_over = True
+        for link in self._links:
+            link.cut()
+        if self._part is not None:
+            self._part.link.cut()
+
+    async def depart(self, notice_s: float, hurried: asyncio.Event) -> None:
+        """This host was told to end: let what runs here leave in that time, unless in a hurry."""
+        self._is_over = True
+        if self._part is None or self._part.is_idle or not notice_s:
+            return
+        part, gone = self._part, asyncio.create_task(self._part.link.ended.wait())
+        part.link.say(PartLeaving(notice_s=notice_s))
+        rush = asyncio.create_task(hurried.wait())
+        await asyncio.wait({gone, rush}, timeout=notice_s, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        rush.cancel()
+
+    async def close(self) -> None:
+        """End every link; what runs here ends with the fork server."""
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._door is not None:
+            self._door.close()
+
+    def forget(self) -> None:
+        """Remove what is left of what ran here, once the fork server is gone."""
+        if self._part is not None:
+            self._part.close()
+
+    # --- how it becomes one -------------------------------------------------------------
+
+    async def _run(self, being: Awaitable[bool]) -> None:
+        """Be joined until that is over, and then alone again."""
+        was_joined = False
+        try:
+            was_joined = await being
+        except (ConfigError, OSError) as error:
+            _log.warning("this host cannot be joined with others: %s", error)
+        finally:
+            if self._door is not None:
+                self._door.close()
+            self._task = self._told = self._door = None
+        if self._is_released:
+            self._is_released = False
+            self._speaker.send(AgentLeft(node=self._config.node))  # and with that comes anew
+        elif was_joined:
+            self._speaker.renew()  # and with the answer to that is alone
+        else:
+            self.say_alone()
+
+    async def _be_head(self, told: JoinHosts, door: HeadDoor) -> bool:
+        workers = HeadWorkers(
+            self._replicas,
+            send=self._speaker.send,
+            refuse=self._host.refuse,
+            on_leaving=self._let_leave,
+        )
+        links: dict[NodeId, HostLink] = {}
+        try:
+            links = await door.awaited(told, workers.directory_of, workers.meet)
+            self._missed = tuple(part for part in told.parts if part not in links)
+            if self._missed:
+                return False
+            for link in links.values():
+                link.say(AllJoined())
+            self._told, self._links = told, tuple(links[part] for part in told.parts)
+            self._speaker.renew()
+            ends = [asyncio.create_task(link.ended.wait()) for link in self._links]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                end.cancel()
+        finally:
+            first = sorted(links.values(), key=lambda link: not link.ended.is_set())
+            self._links = ()
+            for link in first:
+                link.cut()
+        self._replicas.fill_devices()  # with nobody: there are no other hosts
+        for link in first:
+            workers.lose(link)
+        while self._replicas.names():
+            await asyncio.sleep(GONE_S)
+        return True
+
+    def _let_leave(self, notice_s: float) -> None:
+        if not self._is_released:
+            self._is_released = True
+            self._host.spawn(self._leave_all(notice_s))
+
+    async def _leave_all(self, notice_s: float) -> None:
+        await self._speaker.release(notice_s)
+        for link in self._links:
+            link.cut()
+
+    async def _be_part(self, told: JoinHosts) -> bool:
+        link = await reached(
+            told,
+            self._config.node,
+            devices=self._config.devices,
+            address=self._config.address,
+            tls=self._tls(),
+        )
+        self._missed = (told.head,) if link is None else ()
+        if link is None:
+            return False
+        workers = PartWorkers(link, self._host)
+        link.on_record = workers.obey
+        tasks = [asyncio.create_task(one) for one in (link.run(), self._greet_as(told, workers))]
+        try:
+            await tasks[0]
+        finally:
+            link.cut()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await workers.end()
+        was_joined, self._part = self._part is not None, None
+        return was_joined
+
+    async def _greet_as(self, told: JoinHosts, workers: PartWorkers) -> None:
+        await workers.joined.wait()
+        self._told, self._part = told, workers
+        self._speaker.renew()
+        await workers.tell_signs()
+
+    def _tls(self) -> TlsFiles | None:
+        """Return what both ends of a link show: what this host shows to its coordinator, or what
+        replicas show to others.
+        """
+        own, work = self._config.tls, self._host.job.work
+        return own if own is not None and own.is_whole else None if work is None else work.tls

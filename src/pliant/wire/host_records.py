@@ -1,0 +1,175 @@
+"""What the hosts of a joint node tell each other, over a link that both have proved to be on.
+
+Owns the records, and how each end proves that it knows the secret of the link without saying it.
+Both ends are of one installation, which their coordinator has looked at, so these carry no version;
+but the other end is another machine, so what cannot be read ends the link.  Knows nothing of
+sockets.
+
+    part  --TunnelOpened, PartStarted, PartReaped, PartEnded, PartSaid, ...-->  head
+          <-------StartPart, KillPart, AllJoined---------------------------
+          <-------HostAlive, TunnelRead, bytes of tunnels----------------->
+
+Of a worker: PartStarted, what it says, PartReaped at once when it is gone, PartEnded when its last
+words are told.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from pliant.core.events import ExitKind
+from pliant.core.values import Incarnation, NodeId, ReplicaId
+
+MAX_FRAME_BYTES = 4 << 20
+"""Largest record: a message may have 1 MB, and is a text in a text here."""
+
+STREAM_BYTES = 4
+"""Of a frame of a tunnel, which begins with its number; one with nothing behind it is the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllJoined:
+    """To a part: all hosts of the node are there; from now on it is one."""
+
+    type: Literal["joined"] = "joined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPart:
+    """To a part: start these workers of a replica."""
+
+    replica: ReplicaId
+    places: tuple[int, ...]
+    incarnation: Incarnation
+    type: Literal["start"] = "start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillPart:
+    """To a part: kill what it runs of a replica."""
+
+    replica: ReplicaId
+
+    is_asked: bool
+    """Whether the end of the replica was asked for; else one of its workers has ended."""
+
+    type: Literal["kill"] = "kill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartStarted:
+    """To the head: a worker has a process."""
+
+    replica: ReplicaId
+    place: int
+    pid: int
+    device: int | None
+    type: Literal["started"] = "started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReaped:
+    """To the head: the process of a worker was reaped; what it has said follows."""
+
+    replica: ReplicaId
+    place: int
+    returncode: int
+    type: Literal["reaped"] = "reaped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartEnded:
+    """To the head: how a worker has ended, and that nothing more of it follows."""
+
+    replica: ReplicaId
+    place: int
+    kind: ExitKind
+    detail: str
+    worker: int | None
+    type: Literal["ended"] = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSilent:
+    """To the head: at so many looks in a row a worker has shown no life; said when it changes."""
+
+    replica: ReplicaId
+    place: int
+    looks: int
+    type: Literal["silent"] = "silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSaid:
+    """To the head: what a worker has said, as a message of ``wire.codec``."""
+
+    replica: ReplicaId
+    place: int
+    message: str
+    type: Literal["said"] = "said"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartNews:
+    """To the head: what workers have written or printed, as a message of ``wire.codec``."""
+
+    message: str
+    type: Literal["news"] = "news"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLeaving:
+    """To the head: this host was told to end; the replicas have so long to leave, in seconds."""
+
+    notice_s: float
+    type: Literal["leaving"] = "leaving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelOpened:
+    """To the head: a worker of the part wants to talk to worker 0 of its replica."""
+
+    stream: int
+    replica: ReplicaId
+    socket: Literal["channel", "store"]
+    type: Literal["tunnel"] = "tunnel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelRead:
+    """So many more bytes of a tunnel have found their reader, and others may follow."""
+
+    stream: int
+    count: int
+    type: Literal["read"] = "read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAlive:
+    """The other end is there."""
+
+    type: Literal["alive"] = "alive"
+
+
+HeadRecord = AllJoined | StartPart | KillPart
+PartRecord = PartStarted | PartReaped | PartEnded | PartSilent | PartSaid | PartNews | PartLeaving
+TunnelRecord = TunnelOpened | TunnelRead
+LinkRecord = HeadRecord | PartRecord | TunnelRecord | HostAlive
+
+RECORDS: TypeAdapter[LinkRecord] = TypeAdapter(LinkRecord)
+"""Turns records into values and back: ``dump_json``, ``validate_json``."""
+
+
+def proof(secret: str, side: str, head: NodeId, part: NodeId, devices: int, nonce: str) -> str:
+    """Return what only who knows the secret can say of a connection: a digest, hex.
+
+    ``side``: who proves it, of ``head`` and ``part``; ``nonce``: the part's, never used before;
+    ``devices``: how many it has.
+    """
+    said = json.dumps([side, head, part, devices, nonce]).encode()
+    return hmac.new(bytes.fromhex(secret), said, "sha256").hexdigest()

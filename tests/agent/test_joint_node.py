@@ -1,0 +1,351 @@
+"""Several hosts are one node: whole, or gone; what its workers say reaches them all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.agent.joined import Joined, played, until
+from tests.agent.test_local_replica import MEETS, WAITS, gone
+from tests.agent.world import end, start
+from tests.certificates import Authority
+
+from pliant.agent import host_door, host_link
+from pliant.core.events import Exited, ExitKind, NodeLeaving
+from pliant.wire.messages import AgentLeft, HostAlone, LedgerGrown, OutputGrown, Traceback
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+Play = Callable[..., Joined]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    return partial(played, tmp_path)
+
+
+def test_hosts_are_alone_until_they_are_told_to_be_one_node(play: Play) -> None:
+    async def scene(hosts: Joined) -> None:
+        said = [await host.alone() for host in hosts.hosts]
+        assert [(one.node, one.devices, one.missed) for one in said] == [
+            ("h0", 3, ()),
+            ("h1", 3, ()),
+        ]
+
+        await hosts.join()
+
+        assert [host.joined.devices for host in hosts.hosts] == [4, 0]
+        assert hosts.head.facts.parts == ("h1",)
+        assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
+
+    play(scene, WAITS, workers=4, devices=3)  # 2 of a replica on each host: 1 device is left over
+
+
+def test_a_replica_has_workers_on_each_host_and_ends_as_one(play: Play) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        workers = await hosts.started(2)
+        await hosts.waits("r1.0", "r1.1")
+        assert [(one.worker, one.node) for one in workers] == [(0, "h0"), (1, "h0")]
+        assert ("r1.1", "waiting") in hosts.parts[0].lines
+
+        await hosts.head.say(end("r1"))
+
+        (exited,) = await hosts.head.exits()
+        assert (exited.replica, exited.kind, exited.worker) == ("r1", ExitKind.SIGNAL, None)
+        assert gone([one.pid for one in workers])
+        assert hosts.parts[0].all(type(exited)) == []
+
+    play(scene, WAITS)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_killed_worker_takes_those_of_other_hosts_and_another_replica_follows(
+    play: Play, place: int
+) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        workers = await hosts.started(2)
+        await hosts.waits("r1.0", "r1.1")
+
+        os.kill(workers[place].pid, signal.SIGKILL)
+
+        (exited,) = await hosts.head.exits()
+        assert (exited.kind, exited.detail, exited.worker) == (ExitKind.SIGNAL, "SIGKILL", place)
+        assert gone([one.pid for one in workers])
+        await hosts.head.say(start("r2"))
+        await hosts.started(4)
+        await hosts.waits("r2.0", "r2.1")
+        assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
+
+    play(scene, WAITS)
+
+
+def test_the_last_words_of_a_worker_of_another_host_say_why_its_replica_has_ended(
+    play: Play,
+) -> None:
+    script = MEETS + (
+        "if rank == 1:\n    raise ValueError('broken on purpose')\nthreading.Event().wait()\n"
+    )
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+
+        (exited,) = await hosts.head.exits()
+
+        assert (exited.kind, exited.detail) == (ExitKind.SCRIPT, "ValueError: broken on purpose")
+        assert exited.worker == 1
+        (told,) = hosts.head.all(Traceback)
+        assert (told.replica, told.worker) == ("r1", 1)
+
+    play(scene, script)
+
+
+def test_a_fork_server_of_a_part_that_dies_takes_the_replica_and_not_the_node(play: Play) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        workers = await hosts.started(2)
+        await hosts.waits("r1.0", "r1.1")
+        parent = psutil.Process(workers[1].pid).ppid()
+
+        os.kill(parent, signal.SIGKILL)
+
+        (exited,) = await hosts.head.exits()
+        assert (exited.detail, exited.worker) == ("SIGKILL", 1)
+        assert gone([one.pid for one in workers])
+        await hosts.head.say(start("r2"))
+        await hosts.waits("r2.0", "r2.1")
+
+    play(scene, WAITS)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_agent_that_is_gone_leaves_the_others_alone_with_nothing_running(
+    play: Play, lost: int
+) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        workers = await hosts.started(3)
+        await hosts.waits("r1.0", "r1.1", "r1.2")
+        others = [host for number, host in enumerate(hosts.hosts) if number != lost]
+
+        await hosts.hosts[lost].agent.close()
+
+        for host in others:
+            assert (await host.alone(2)).missed == ()
+            assert (host.joined.devices, host.facts.head, host.facts.parts) == (0, "", ())
+        assert gone([one.pid for one in workers])
+        if lost:
+            exited, *_ = await hosts.head.exits()  # said again on the new connection
+            assert (exited.kind, exited.worker) == (ExitKind.SIGNAL, lost)
+            assert exited.detail.startswith(f"host h{lost} is lost: ")
+
+    play(scene, WAITS, hosts=3, workers=3)
+
+
+def test_a_host_that_falls_silent_is_lost_to_the_others(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_link, "LOOK_S", 0.2)
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        workers = await hosts.started(2)
+        await hosts.waits("r1.0", "r1.1")
+        (link,) = hosts.head.agent._joint.links
+
+        link._outbox = asyncio.Queue()  # nothing reaches the part any more
+
+        for host in hosts.hosts:
+            await host.alone(2)
+        assert gone([one.pid for one in workers])
+        assert hosts.head.all(Exited)[0].detail == "host h1 is lost: it has ended the connection"
+
+    play(scene, WAITS)
+
+
+def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_door, "JOIN_S", 1.0)
+
+    async def scene(hosts: Joined) -> None:
+        told = await hosts.order()
+        head, near, far = hosts.hosts
+        await head.say(told)
+        await near.say(told)  # and the third hears nothing
+
+        assert (await head.alone(2)).missed == ("h2",)
+        assert (await near.alone(2)).missed == ()
+        assert len(far.all(HostAlone)) == 1
+        await far.say(told)
+        assert (await far.alone(2)).missed == ("h0",)
+
+        told = await hosts.order(endpoint=(await head.alone(2)).endpoint)
+        for host in hosts.hosts:
+            await host.say(told)
+        await hosts.are_joined()
+
+    play(scene, WAITS, hosts=3, workers=3)
+
+
+def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_door, "JOIN_S", 1.0)
+
+    async def scene(hosts: Joined) -> None:
+        told = await hosts.order()
+        await hosts.head.say(told)
+        await hosts.parts[0].say(replace(told, secret="ab" * 32))
+
+        assert (await hosts.head.alone(2)).missed == ("h1",)
+        assert (await hosts.parts[0].alone(2)).missed == ("h0",)
+
+    play(scene, WAITS)
+
+
+def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(play: Play) -> None:
+    async def scene(hosts: Joined) -> None:
+        told = await hosts.order()
+        host, _, port = told.endpoint.partition(":")
+        with pytest.raises(ConnectionRefusedError):  # nobody is awaited so far
+            socket.create_connection((host, int(port)))
+        await hosts.head.say(told)
+        strangers: list[asyncio.StreamWriter] = []
+        await until(lambda: hosts.head.agent._joint._task, "the door is opened")
+        while len(strangers) < 3 * host_door.MOST_STRANGERS:
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection(host, int(port))
+                strangers.append(writer)
+        strangers[-1].write(b"GET / HTTP/1.1\r\nHost: h0\r\n\r\n")
+
+        for part in hosts.parts:
+            await part.say(told)
+
+        await hosts.are_joined()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        for writer in strangers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    play(scene, WAITS)
+
+
+TALKS = (
+    MEETS
+    + """
+import hashlib, socket
+path = f"{own.inner}/" + ("channel" if sys.argv[1:] != ["store"] else "store")
+sock = socket.socket(socket.AF_UNIX)
+sent = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(200_000))
+if rank == 0:
+    sock.bind(path)
+    threading.Event().wait(0.3)  # the other is there first
+    sock.listen()
+    other = sock.accept()[0]
+    while len(found := other.recv(1 << 20)):
+        other.sendall(found)
+else:
+    sock.connect(path)
+    sending = threading.Thread(target=sock.sendall, args=(sent,))
+    sending.start()
+    found = b""
+    while len(found) < len(sent):
+        found += sock.recv(1 << 20)
+    print("same", found == sent)
+    sock.close()
+print("waiting", flush=True)
+threading.Event().wait()
+"""
+)
+
+
+def test_workers_of_two_hosts_meet_as_on_one(play: Play) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+
+        await hosts.waits("r1.0", "r1.1")  # the end of one is the end of the other
+
+        assert ("r1.1", "same True") in hosts.parts[0].lines
+
+    play(scene, "import sys\n" + TALKS)
+
+
+def test_what_a_part_writes_and_prints_that_nobody_else_sees_goes_up_through_the_head(
+    play: Play,
+) -> None:
+    script = MEETS + (
+        "ledger = Path(own.work.out) / 'ledger'\nledger.mkdir(exist_ok=True)\n"
+        "(ledger / ('r1.1.jsonl' if rank else 'r1.jsonl')).write_text('{\"rank\": %d}\\n' % rank)\n"
+        'print("waiting", flush=True)\nthreading.Event().wait()\n'
+    )
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        await hosts.waits("r1.0", "r1.1")
+        await hosts.head.say(end("r1"))
+        await hosts.head.exits()
+
+        head, part = hosts.hosts
+        lines = {None: '{"rank": 0}\n', 1: '{"rank": 1}\n'}
+        assert {one.worker: one.lines for one in head.all(LedgerGrown)} == lines
+        printed = {(one.worker, one.text) for one in head.all(OutputGrown)}
+        assert {(0, "waiting\n"), (1, "waiting\n")} <= printed
+        assert part.all(LedgerGrown) == part.all(OutputGrown) == []
+        last = head.heard.index(head.all(Exited)[0])
+        assert all(head.heard.index(one) < last for one in head.all(LedgerGrown))
+
+    play(scene, script, shared=False)
+
+
+def test_a_part_that_is_told_to_end_waits_until_the_replicas_have_left(play: Play) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        await hosts.waits("r1.0", "r1.1")
+        head, part = hosts.hosts
+
+        leaving = asyncio.create_task(part.agent.depart())
+
+        await until(lambda: head.all(NodeLeaving), "the head says that its node leaves")
+        assert not leaving.done()
+        await head.say(end("r1"))
+        await leaving
+        assert part.all(AgentLeft)
+        assert (await head.alone(2)).missed == ()
+        assert head.all(AgentLeft)
+        assert head.joined.devices == 0
+        assert len(part.all(HostAlone)) == 1
+
+    play(scene, WAITS, grace_s=120.0)
+
+
+def test_hosts_with_certificates_are_joined_by_tls(play: Play, tmp_path: Path) -> None:
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        (link,) = hosts.head.agent._joint.links
+        assert link._connection.transport.get_extra_info("peercert")
+        await hosts.head.say(start("r1"))
+        await hosts.waits("r1.0", "r1.1")
+
+    play(scene, WAITS, tls=Authority(tmp_path / "ca").files())
