@@ -1,0 +1,246 @@
+"""Which hosts become one node, where a replica does not fit on one of them.
+
+Owns who is joined with whom, and when those are tried again that did not reach each other.  Values
+in, values out; must not know how a host says that it is alone, nor how it is told with whom it
+is joined.  Docs: decision 19.
+
+Hosts that come at the same moment are looked at together, so that those of one rack find each
+other.  A pair that has failed is left alone for a while that doubles, and never for good: links are
+mended, and whoever was late may be in time the next time.  Then another of them is the head, as a
+firewall may let connections through one way only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pliant.core.sites import HOST, Placement, PlacementRule
+from pliant.core.values import Labels, NodeId
+
+SETTLE_S = 1.0
+"""So long nobody else must have come before hosts are joined, in seconds: agents that are started
+together come within a few tenths."""
+
+MOST_SETTLE_S = 5.0
+"""So long hosts wait at most while others go on coming, in seconds."""
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0
+"""How long two are not joined that failed once, and at most, in seconds."""
+
+STEADY_S = MOST_PAUSE_S
+"""After so long as one node, in seconds, what failed before does not count any more."""
+
+MOST_LOOKS = 10_000
+"""At how many hosts the search for one node looks at most: with many pairs that are not joined now
+it could last for ever, and they are looked at again when the first of these may be."""
+
+
+class JointNode(NamedTuple):
+    """Hosts that are to be one node."""
+
+    head: NodeId
+    parts: tuple[NodeId, ...]
+
+    @property
+    def hosts(self) -> tuple[NodeId, ...]:
+        """All of them."""
+        return (self.head, *self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoneHost:
+    """A host that is part of no node."""
+
+    node: NodeId
+    devices: int
+    since_s: float
+    labels: Labels = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointRule:
+    """What a job needs."""
+
+    hosts: int
+    """Of one node."""
+
+    workers: int
+    """Of one replica, divided evenly over the hosts of its node."""
+
+    label: str | None = None
+    """By which hosts are near each other, as ``rack``; None: all are alike."""
+
+    @classmethod
+    def of(cls, placement: PlacementRule, *, hosts: int, workers: int) -> JointRule:
+        """Return the rule of a job: what its replicas are spread or packed by is what is near."""
+        is_by_host = placement.how is Placement.FREE or placement.label == HOST
+        return cls(hosts=hosts, workers=workers, label=None if is_by_host else placement.label)
+
+    def room(self, devices: int) -> int:
+        """Return of how many replicas a host with so many devices takes its part."""
+        return devices // (self.workers // self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class PairTry:
+    """How often in a row two hosts were to be of one node, and were not."""
+
+    times: int = 0
+    until_s: float = -math.inf
+    """Before that they are not joined."""
+
+    is_open: bool = False
+    """They were told to be one, and it is not heard that they are not."""
+
+    head: NodeId | None = None
+    """Which of them was the head then, if one was."""
+
+    joined_s: float | None = None
+    """Since when they are one."""
+
+
+Pair = frozenset[NodeId]
+PairTries = Mapping[Pair, PairTry]
+
+
+def told(tries: PairTries, joint: JointNode) -> dict[Pair, PairTry]:
+    """Return what is known of pairs once these hosts are told to be one."""
+    return {**tries, **{pair: _opened(tries, pair, joint.head) for pair in _pairs(joint)}}
+
+
+def succeeded(tries: PairTries, joint: JointNode, *, now_s: float) -> dict[Pair, PairTry]:
+    """Return what is known of pairs once these hosts are one."""
+    opened = {pair: _opened(tries, pair, joint.head) for pair in _pairs(joint)}
+    return {**tries, **{pair: replace(one, joined_s=now_s) for pair, one in opened.items()}}
+
+
+def failed(
+    tries: PairTries, node: NodeId, missed: Iterable[NodeId], *, now_s: float
+) -> dict[Pair, PairTry]:
+    """Return what is known of pairs once a host has said with whom it is not one.
+
+    Both say so of one attempt, and again on each new connection: the first time counts.
+    """
+    found = dict(tries)
+    for pair in (frozenset((node, other)) for other in missed if other != node):
+        known = found.get(pair, PairTry(is_open=True))  # told by a coordinator before
+        if known.is_open:
+            is_steady = known.joined_s is not None and now_s - known.joined_s >= STEADY_S
+            times = 0 if is_steady else known.times
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(times, 30), MOST_PAUSE_S)
+            found[pair] = PairTry(times + 1, now_s + pause_s, head=known.head)
+    return found
+
+
+def without(tries: PairTries, host: NodeId) -> dict[Pair, PairTry]:
+    """Return what is known of pairs but for those of a host that is gone, or has begun anew."""
+    return {pair: one for pair, one in tries.items() if host not in pair}
+
+
+def _pairs(joint: JointNode) -> list[Pair]:
+    return [frozenset((joint.head, part)) for part in joint.parts]
+
+
+def _opened(tries: PairTries, pair: Pair, head: NodeId) -> PairTry:
+    known = tries.get(pair, PairTry())
+    return PairTry(known.times, known.until_s, is_open=True, head=head)
+
+
+def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) -> float:
+    """Return when hosts may be joined that were not when it was looked last."""
+    known = {one.node: one.since_s for one in lone}
+    new = [since_s for since_s in known.values() if since_s >= looked_s]
+    settled_s = [min(max(new) + SETTLE_S, min(new) + MOST_SETTLE_S)] if new else []
+    lapses = [one.until_s for pair, one in tries.items() if pair <= known.keys()]
+    return min([*settled_s, *(at_s for at_s in lapses if at_s > looked_s)], default=math.inf)
+
+
+def joint_nodes(
+    lone: Iterable[LoneHost], tries: PairTries, rule: JointRule, *, now_s: float
+) -> tuple[JointNode, ...]:
+    """Choose which hosts become one node now.
+
+    Those of one site first, and of them those with room for as many replicas: what one has more
+    than the others lies idle.  Who has few to choose from chooses first.  A host without room for
+    its part of one replica is left out.
+    """
+    left = [one for one in lone if rule.room(one.devices) > 0]
+    apart = {pair for pair, one in tries.items() if now_s < one.until_s}
+    found: list[JointNode] = []
+    for alike in _closeness(rule):
+        groups: dict[Hashable, list[LoneHost]] = {}
+        for one in left:
+            groups.setdefault(alike(one), []).append(one)
+        for group in groups.values():
+            for hosts in _sets_of(_ordered(group, apart, rule), rule.hosts, apart):
+                found.append(_headed(hosts, tries))
+        taken = {node for joint in found for node in joint.hosts}
+        left = [one for one in left if one.node not in taken]
+    return tuple(sorted(found))
+
+
+def _closeness(rule: JointRule) -> Sequence[Callable[[LoneHost], Hashable]]:
+    """Return by what hosts are taken together, the closest first."""
+
+    def site(one: LoneHost) -> str:
+        return dict(one.labels).get(rule.label or HOST, one.node) if rule.label else ""
+
+    def room(one: LoneHost) -> int:
+        return rule.room(one.devices)
+
+    return (lambda one: (site(one), room(one)), site, room, lambda one: None)
+
+
+def _ordered(group: Sequence[LoneHost], apart: set[Pair], rule: JointRule) -> list[NodeId]:
+    """Return the hosts of a group in the order in which they choose; neighbours have like room."""
+    nodes = {one.node for one in group}
+    barred = Counter(node for pair in apart if pair <= nodes for node in pair)
+    order = sorted(group, key=lambda one: (-barred[one.node], -rule.room(one.devices), one.node))
+    return [one.node for one in order]
+
+
+def _sets_of(nodes: Sequence[NodeId], count: int, apart: set[Pair]) -> list[tuple[NodeId, ...]]:
+    """Return disjoint sets of so many hosts, no two of one set apart."""
+    found, left = [], list(nodes)
+    while len(left) >= count:
+        chosen = _chosen((), left, count, apart, looks=[MOST_LOOKS])
+        if chosen is None:
+            break
+        found.append(chosen)
+        left = [node for node in left if node not in chosen]
+    return found
+
+
+def _chosen(
+    before: tuple[NodeId, ...],
+    left: Sequence[NodeId],
+    count: int,
+    apart: set[Pair],
+    looks: list[int],
+) -> tuple[NodeId, ...] | None:
+    """Add hosts to those that were chosen before, so that there are so many; None: it cannot be."""
+    if len(before) == count:
+        return before
+    for number, node in enumerate(left):
+        looks[0] -= 1
+        if len(left) - number < count - len(before) or looks[0] < 0:
+            return None
+        rest = left[number + 1 :]
+        if apart:
+            rest = [other for other in rest if frozenset((node, other)) not in apart]
+        if (found := _chosen((*before, node), rest, count, apart, looks)) is not None:
+            return found
+    return None
+
+
+def _headed(hosts: Iterable[NodeId], tries: PairTries) -> JointNode:
+    """Make a node of hosts: the head is who was none when they failed, then the first by name."""
+    named = sorted(hosts)
+    inside = [one for pair, one in tries.items() if one.times and pair <= set(named)]
+    tried = Counter(one.head for one in inside)
+    head = min(named, key=lambda node: (tried[node], node))
+    return JointNode(head, tuple(node for node in named if node != head))
