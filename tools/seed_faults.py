@@ -4,6 +4,7 @@
     python tools/seed_faults.py R7 R15      # some rules; Pool: those of docs/allocation.md
     python tools/seed_faults.py Usage Metrics  # what is told of a pool
     python tools/seed_faults.py Simulation
+    python tools/seed_faults.py Joint  # hosts that become one node
     python tools/seed_faults.py P8 --suite tests/core/policy tests/conformance
     python tools/seed_faults.py --shard 1/4  # every fourth of them, to be run in parts
     python tools/seed_faults.py --all-but seeded.log  # those of which that output tells nothing
@@ -35,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools.allocation_faults import ALLOCATION_FAULTS, ALLOCATION_SUITE  # noqa: E402 - a script
 from tools.faults import FAULTS, Fault  # noqa: E402 - runs as a script
+from tools.joint_faults import JOINT_FAULTS  # noqa: E402
 from tools.policy_faults import POLICY_FAULTS  # noqa: E402
 from tools.pool_faults import POOL_FAULTS  # noqa: E402
 from tools.protocol_faults import PROTOCOL_FAULTS  # noqa: E402
@@ -54,6 +56,7 @@ SUITE = [
 TABLES = (
     *(FAULTS, RESTART_FAULTS, PROTOCOL_FAULTS, SHELL_FAULTS),
     *(POLICY_FAULTS, ALLOCATION_FAULTS, POOL_FAULTS, SIMULATE_FAULTS, SPEED_FAULTS),
+    JOINT_FAULTS,
 )
 
 TIMEOUT_S = 120.0

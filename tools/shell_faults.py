@@ -573,8 +573,8 @@ SHELL_FAULTS = [
     ),
     _BOUNDS(
         what="a name may begin with good characters and go on with any",
-        old="        return NAME.fullmatch(text) is not None\n",
-        new="        return NAME.match(text) is not None\n",
+        old="        return NAME.fullmatch(text) is not None or",
+        new="        return NAME.match(text) is not None or",
     ),
     _BOUNDS(
         what="a name may have any length",

@@ -9,7 +9,13 @@ from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 
 
-def driver_of(log: EventLog, settings: JobSettings) -> JobDriver:
+def driver_of(
+    log: EventLog,
+    settings: JobSettings,
+    *,
+    workers_per_replica: int = 1,
+    hosts_per_replica: int = 1,
+) -> JobDriver:
     """Return a driver whose files lie beside its log."""
     return JobDriver(
         settings=settings,
@@ -18,4 +24,6 @@ def driver_of(log: EventLog, settings: JobSettings) -> JobDriver:
         metrics_path=log.path.with_name("metrics.jsonl"),
         clock=Clock(),
         boot=7,
+        workers_per_replica=workers_per_replica,
+        hosts_per_replica=hosts_per_replica,
     )

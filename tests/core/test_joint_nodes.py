@@ -177,6 +177,14 @@ def test_who_can_be_joined_with_one_only_chooses_first() -> None:
     assert hosts_of(joint_nodes(lone, tries, TWO, now_s=1.0)) == [("a", "b"), ("c", "d")]
 
 
+def test_no_two_of_a_node_are_apart_its_parts_neither() -> None:
+    lone, tries = [host(name) for name in "abcd"], {pair(B, C): PairTry(1, 9.0)}
+
+    (made,) = joint_nodes(lone, tries, JointRule(hosts=3, workers=3), now_s=1.0)
+
+    assert not {B, C} <= set(made.hosts)
+
+
 def test_two_that_failed_try_it_the_other_way_round() -> None:
     lone, joint = [host("a"), host("b")], JointNode(A, (B,))
     tries = failed(told({}, joint), A, [B], now_s=0.0)
@@ -262,12 +270,15 @@ def test_a_thousand_hosts_are_joined_at_once() -> None:
 
 
 def test_a_search_that_would_not_end_is_given_up() -> None:
-    """Two halves that do not reach each other, and a node needs one host more than one has."""
-    lone = [host(f"n{number:02}") for number in range(60)]
-    sides = [one.node for one in lone[::2]], [one.node for one in lone[1::2]]
-    tries = {pair(one, other): PairTry(1, 9.0) for one in sides[0] for other in sides[1]}
+    """Of nine hosts on each of eleven switches those of one switch do not reach each other."""
+    lone = [host(f"n{number:02}") for number in range(99)]
+    tries = {
+        pair(one.node, other.node): PairTry(1, 9.0)
+        for (i, one), (j, other) in itertools.combinations(enumerate(lone), 2)
+        if i % 11 == j % 11
+    }
 
-    assert joint_nodes(lone, tries, JointRule(hosts=31, workers=31), now_s=1.0) == ()
+    assert joint_nodes(lone, tries, JointRule(hosts=12, workers=12), now_s=1.0) == ()
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ async def serve_agent(
     channel = AgentChannel(connection)
     channel.send(work, driver.incarnation)
     driver.attach(joined, channel)
-    driver.nodes.learn(joined.node, facts)
+    driver.learn(joined, facts)
     try:
         await connection.hand_over(_Listener(joined, channel, driver).take_message)
     finally:

@@ -25,6 +25,7 @@ from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.job_changes import write_changes, write_policy, write_unlogged_order
 from pliant.coordinator.joint_answers import HeardTogether, JointAnswers
+from pliant.coordinator.joint_hosts import JointHosts
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
@@ -32,6 +33,7 @@ from pliant.coordinator.order_sender import OrderSender
 from pliant.coordinator.output_keeper import OutputKeeper
 from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.coordinator.snapshots import Snapshots
+from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command, EndJob, Publish
 from pliant.core.events import (
     Event,
@@ -43,6 +45,7 @@ from pliant.core.events import (
 )
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import JobSettings, Ready
+from pliant.core.joint_nodes import JointRule
 from pliant.core.membership.hangs import held_up_by
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Demand
@@ -75,6 +78,7 @@ class JobDriver:
         clock: Clock,
         boot: int,
         workers_per_replica: int = 1,
+        hosts_per_replica: int = 1,
     ) -> None:
         """``boot``: of this machine, as agents on it tell theirs."""
         self.history = History()
@@ -95,6 +99,10 @@ class JobDriver:
         self._clock = clock
         self._boot = boot
         self._workers_per_replica = workers_per_replica
+        rule = JointRule.of(
+            settings.placement, hosts=hosts_per_replica, workers=workers_per_replica
+        )
+        self._joint_hosts = JointHosts(rule, self.nodes, log)
         self._inbox = Inbox()
         self._joint = JointAnswers(
             core=self._core,
@@ -186,14 +194,19 @@ class JobDriver:
         room = joined.devices // self._workers_per_replica
         own = self.nodes.own(joined.node, joined.replicas)
         joined = replace(joined, devices=room, replicas=own)
-        life = self.nodes.life_of(joined.node)
+        life, is_known = self.nodes.life_of(joined.node), self.nodes.is_known(joined)
         self.nodes.attach(joined, channel)
         if self._end is not None:
             channel.send(self._end, self.incarnation)
         if life is not None and joined.life.follows(life):
             self.put(NodeLost(node=joined.node))
-        if joined.replicas or life != joined.life:
+        if joined.replicas or not is_known:
             self.put(joined)
+
+    def learn(self, joined: NodeJoined, facts: NodeFacts) -> None:
+        """Note what a node is like that has joined, and with which hosts it is one."""
+        self.nodes.learn(joined.node, facts)
+        self._joint_hosts.greet(joined, facts, now_s=self._clock.now_s())
 
     def detach(self, node: NodeId, channel: NodeChannel) -> None:
         """Note that a connection ended; the node is lost only some time after."""
@@ -221,6 +234,7 @@ class JobDriver:
             while self._end is None:
                 await self._look_at_register()
                 now_s = self._clock.now_s()
+                await self._joint_hosts.join_due(now_s, self._register.confirm, self.incarnation)
                 due_s = self._core.due_s(now_s) - now_s
                 await self._turn(await self._inbox.take_events(min(max(due_s, 0.0), TICK_S)))
                 await write_what_is_held(self.log, self._inbox)
@@ -357,6 +371,10 @@ class JobDriver:
                 self.put(NodeFailed(node=node, reason=reason))
             case messages.AgentLeft(node=node):
                 self.put(NodeLost(node=self.nodes.forget(node), has_left=True))
+            case messages.HostAlone():
+                now_s = self._clock.now_s()
+                if (wrong := self._joint_hosts.hear_alone(note, now_s=now_s)) is not None:
+                    self.refuse("agent", wrong)
             case messages.Alive(node=node, refused=refused):
                 self.refused[f"workers of {node}"] = refused
             case _:

@@ -33,6 +33,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message, encode
+from pliant.wire.messages import CoordinatorNote
 from pliant.wire.ports import NodeChannel
 
 AWAY_S, SILENT_S = JobSettings().node_s, JobSettings().silent_s
@@ -71,6 +72,9 @@ class _Node:
     speaks: bool = True
     """It has said something since the last look."""
 
+    devices: int = 0
+    """For how many replicas it has said that it has room."""
+
     heard_s: float | None = 0.0
     """When a look has found that last; None: it was told that this agent is silent."""
 
@@ -107,13 +111,22 @@ class JobNodes:
         """Return the life of a node's agent that has joined last; None if none has."""
         return self._nodes[node].life if node in self._nodes else None
 
+    def is_known(self, joined: NodeJoined) -> bool:
+        """Whether a node's agent has said before that it lives, and has just this room."""
+        known = self._nodes.get(joined.node)
+        return known is not None and (known.life, known.devices) == (joined.life, joined.devices)
+
+    def is_connected(self, node: NodeId) -> bool:
+        """Whether a node's agent has a connection."""
+        return node in self._nodes and self._nodes[node].channel is not None
+
     def attach(self, joined: NodeJoined, channel: NodeChannel) -> None:
         """Note that an agent is connected."""
         before = self._nodes.get(joined.node)
         if before is not None and before.channel is not None:
             before.channel.hang_up()
         has_spoken = asyncio.Event() if before is None else before.has_spoken
-        self._nodes[joined.node] = _Node(channel, joined.life, has_spoken)
+        self._nodes[joined.node] = _Node(channel, joined.life, has_spoken, devices=joined.devices)
         self._away.pop(joined.node, None)
         self.note_speech(joined.node)
         if joined.life == self._own:
@@ -264,6 +277,12 @@ class JobNodes:
         if known is not None and known.channel is not None:
             known.channel.send(command, incarnation)
             known.told = _order_in(command) or known.told
+
+    def send_note(self, node: NodeId, note: CoordinatorNote, incarnation: Incarnation) -> None:
+        """Send what is no command to one agent, if it is connected."""
+        known = self._nodes.get(node)
+        if known is not None and known.channel is not None:
+            known.channel.send_encoded(encode(note, incarnation))
 
     def was_just_told(self, node: NodeId, command: Command) -> bool:
         """Whether an agent was sent this order on its connection a moment ago, the last of all."""
