@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.job_settings import tls_of, workers_of
-from pliant.cli.settings import resolve
+from pliant.cli.job_settings import hosts_of, tls_of, workers_of
+from pliant.cli.resolved import resolve
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.spec.load import load
@@ -74,6 +74,15 @@ def test_how_many_workers_a_replica_has_is_said_like_any_other_setting() -> None
     assert workers_of(resolve({}, {}, job)) == 4
     assert workers_of(resolve({}, environ, job)) == 3
     assert workers_of(resolve({"workers_per_replica": 2}, environ, job)) == 2
+
+
+def test_over_how_many_hosts_a_replica_is_divided_is_said_like_any_other_setting() -> None:
+    job = load(JOB.replace("  command", "  workersPerReplica: 4\n  hostsPerReplica: 2\n  command"))
+
+    assert hosts_of(resolve({}, {}, None)) == 1
+    assert hosts_of(resolve({}, {}, job)) == 2
+    assert hosts_of(resolve({}, {"PLIANT_HOSTS_PER_REPLICA": "4"}, job)) == 4
+    assert hosts_of(resolve({"hosts_per_replica": 1}, {}, job)) == 1
 
 
 @pytest.mark.parametrize("count", [0, -1, 10_001])

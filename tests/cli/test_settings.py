@@ -9,7 +9,8 @@ import pytest
 
 from pliant.cli.job_settings import job_name, policy_of, shown_replica
 from pliant.cli.pool_settings import pool_of
-from pliant.cli.settings import SETTINGS, resolve
+from pliant.cli.resolved import resolve
+from pliant.cli.settings import SETTINGS
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import PolicyBackoff
 from pliant.core.tenancy import PoolPlace

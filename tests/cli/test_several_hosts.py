@@ -15,11 +15,11 @@ import pytest
 from pliant.agent.agent_config import GRACE_S
 from pliant.cli import candidates, run_commands, several_hosts
 from pliant.cli.arguments import seconds
+from pliant.cli.host_numbers import bounds_of, replicas_on
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.settings import Settings, resolve
+from pliant.cli.resolved import Settings, resolve
 from pliant.cli.several_hosts import (
     address_of,
-    bounds_of,
     directory_of,
     joining,
     run_on_several,
@@ -36,6 +36,20 @@ WHAT = WhatToRun(words=["train.py"])
 def settings(**given: Any) -> Settings:
     token = {"token_file": Path("job.token")}
     return resolve({"join": "127.0.0.1:7341", **token, **given}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "low", "high"), [("2:8", 1, 4), ("4", 2, 2), ("3:7", 1, 3), ("5:5", 2, 2)]
+)
+def test_a_host_that_is_a_part_of_a_replica_is_counted_as_one(
+    nodes: str, low: int, high: int
+) -> None:
+    """As torchrun counts; one that is left over waits for another."""
+    given = settings(nnodes=nodes, hosts_per_replica=2, workers_per_replica=8)
+
+    found = bounds_of(given, replicas_on(9, 8, 2), 2)
+
+    assert (found["min_replicas"].value, found["max_replicas"].value) == (2 * low, 2 * high)
 
 
 @pytest.mark.parametrize(

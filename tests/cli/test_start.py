@@ -15,7 +15,7 @@ from tests.certificates import Authority
 
 from pliant.cli import start
 from pliant.cli.main import code_of
-from pliant.cli.settings import resolve
+from pliant.cli.resolved import resolve
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.machine import locks

@@ -372,6 +372,49 @@ NODES = [
         "--workers-per-replica 2 train.py",
     ),
     Refusal(
+        sentence="--workers-per-replica 4 over 2 hosts needs --devices-per-node 2 or more, not 1",
+        when="a host has no room for its part of a replica",
+        instead="more devices, fewer workers, or more hosts",
+        command="run --join 127.0.0.1:7341 --token-file t --devices-per-node 1 "
+        "--workers-per-replica 4 --hosts-per-replica 2 train.py",
+    ),
+    Refusal(
+        sentence="--hosts-per-replica 3 does not divide --workers-per-replica 8: each host of a "
+        "replica has as many of its workers as the others",
+        when="the workers of a replica cannot be divided evenly over its hosts",
+        instead="a divisor",
+        command="run --join 127.0.0.1:7341 --token-file t --workers-per-replica 8 "
+        "--hosts-per-replica 3 train.py",
+    ),
+    Refusal(
+        sentence="--hosts-per-replica 0 must be at least 1",
+        when="a replica is to be on no host",
+        instead="how many hosts it needs",
+        command="coordinator --listen 127.0.0.1:7341 --hosts-per-replica 0 train.py",
+    ),
+    Refusal(
+        sentence="--nnodes 1:8 is fewer hosts than one replica needs; begin with 2, as "
+        "--hosts-per-replica 2 says, or more",
+        when="with the fewest hosts there would be no replica",
+        instead="as many hosts as one replica has",
+        command="run --join 127.0.0.1:7341 --token-file t --nnodes 1:8 --workers-per-replica 2 "
+        "--hosts-per-replica 2 train.py",
+    ),
+    Refusal(
+        sentence="--hosts-per-replica 2 is for a job on several hosts: leave it out, or add --join "
+        "HOST:PORT, the same on each of them, and --token-file FILE",
+        when="one host is to run replicas of several",
+        instead="the same command on each host, with `--join`",
+        command="run --workers-per-replica 2 --hosts-per-replica 2 train.py",
+    ),
+    Refusal(
+        sentence="a pool is of one host; leave out either --pool or --hosts-per-replica 2",
+        when="a job in a pool is to have replicas of several hosts",
+        instead="one of the two",
+        command="coordinator --listen 127.0.0.1:7341 --pool lab --workers-per-replica 2 "
+        "--hosts-per-replica 2 train.py",
+    ),
+    Refusal(
         sentence="--join needs --token-file FILE, with which the hosts of the job prove themselves "
         "to each other; the one that coordinates makes it, the others need a copy",
         when="`pliant run --join` without a token",

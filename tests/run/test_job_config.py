@@ -36,6 +36,7 @@ def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> No
         tls=TlsFiles(ca="/tls/ca.pem", certificate="/tls/node.pem", key="/tls/node.key"),
         session_s=1800.0,
         workers_per_replica=4,
+        hosts_per_replica=2,
         environ={},
     )
     document = json.loads(json.dumps(config.document()))
@@ -68,11 +69,16 @@ def test_agents_are_told_how_many_workers_a_replica_has(tmp_path: Path) -> None:
         name="gpt", argv=("train.py",), settings=JobSettings(), out=tmp_path, environ={}
     )
     document = config.document()
-    del document["workers_per_replica"]  # of a run before there could be several
+    del (
+        document["hosts_per_replica"],
+        document["workers_per_replica"],
+    )  # of a run before there could be several
 
     assert JobConfig.of(document, name="gpt", out=tmp_path, environ={}) == config
     assert config.work().workers_per_replica == 1
     assert replace(config, workers_per_replica=4).work().workers_per_replica == 4
+    assert config.work().hosts_per_replica == 1
+    assert replace(config, hosts_per_replica=2).work().hosts_per_replica == 2
 
 
 def test_a_script_has_nine_tenths_of_the_start_to_make_its_session_unless_told(

@@ -89,8 +89,8 @@ def test_sizes_have_defaults() -> None:
             "startReplicas: 2",
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
-            " startReplicas, workersPerReplica, maxRestarts, limits, sessionTimeoutInSeconds,"
-            " verifyEvery, balance, placement, pool, tls",
+            " startReplicas, workersPerReplica, hostsPerReplica, maxRestarts, limits,"
+            " sessionTimeoutInSeconds, verifyEvery, balance, placement, pool, tls",
         ),
         (
             "minReplicas: 1",
@@ -101,6 +101,17 @@ def test_sizes_have_defaults() -> None:
             "startReplicas: 2",
             "startReplicas: 9",
             "job.yaml line 4: startReplicas 9 is greater than maxReplicas 4",
+        ),
+        (
+            "workersPerReplica: 1",
+            "workersPerReplica: 8\n  hostsPerReplica: 3",
+            "job.yaml line 4: hostsPerReplica 3 does not divide workersPerReplica 8: each host of "
+            "a replica has as many of its workers as the others",
+        ),
+        (
+            "workersPerReplica: 1",
+            "workersPerReplica: 8\n  pool: {name: lab}\n  hostsPerReplica: 2",
+            "job.yaml line 4: a pool is of one host; leave out either pool or hostsPerReplica 2",
         ),
         (
             "workersPerReplica: 1",

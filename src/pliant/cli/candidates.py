@@ -13,7 +13,7 @@ from functools import partial
 
 from pliant.cli import start
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.settings import Settings
+from pliant.cli.resolved import Settings
 from pliant.cli.several_hosts import Joining, exit_code_of
 from pliant.cli.terminal import PlainConsole, say_aside
 from pliant.cli.view import ShownView

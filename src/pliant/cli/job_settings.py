@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pliant.agent.agent_config import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
-from pliant.cli.settings import BOUNDS, Settings
+from pliant.cli.resolved import Settings
+from pliant.cli.settings import BOUNDS
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
@@ -20,7 +21,7 @@ from pliant.core.policy.decide import Policy
 from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Labels
+from pliant.core.values import FromCheckpoint, Labels
 from pliant.machine.control_tls import ServedTls
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import TlsContexts, exposed_key
@@ -40,6 +41,42 @@ def workers_of(settings: Settings) -> int:
     if not 1 <= given.value <= MOST_DEVICES:
         raise ConfigError(f"{given.given} must be between 1 and {MOST_DEVICES}")
     return int(given.value)
+
+
+def hosts_of(settings: Settings) -> int:
+    """Return over how many hosts the workers of a replica are divided.
+
+    Raises:
+        ConfigError: they cannot be, or not evenly, or the job is in a pool.
+    """
+    given, workers = settings["hosts_per_replica"], settings["workers_per_replica"]
+    if given.value < 1:
+        raise ConfigError(f"{given.given} must be at least 1")
+    if workers_of(settings) % given.value:
+        raise ConfigError(
+            f"{given.given} does not divide {workers.given}: each host of a replica has as many of "
+            "its workers as the others"
+        )
+    if given.value > 1 and settings["pool"].value is not None:
+        raise ConfigError(f"a pool is of one host; leave out either --pool or {given.given}")
+    return int(given.value)
+
+
+def from_checkpoint_of(settings: Settings) -> FromCheckpoint:
+    """Return what to do with checkpoints that lie where the script keeps its own.
+
+    Raises:
+        ConfigError: there is no such way, or it contradicts that the run goes on.
+    """
+    said, resume = settings["from_checkpoint"], settings["resume"]
+    try:
+        chosen = FromCheckpoint(said.value)
+    except ValueError:
+        raise ConfigError(f"{said.given} must be one of {', '.join(FromCheckpoint)}") from None
+    is_asked = resume.value and resume.source != "default"  # else a coordinator follows another
+    if chosen is FromCheckpoint.NEVER and is_asked:
+        raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
+    return chosen
 
 
 def session_limit_of(settings: Settings) -> float | None:

@@ -5,7 +5,7 @@ Owns the contradictions between them.  Knows nothing of where they come from.
 
 from __future__ import annotations
 
-from pliant.cli.settings import Settings
+from pliant.cli.resolved import Settings
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import PoolPlace
 from pliant.spec.model import NAME, NAME_RULE

@@ -29,7 +29,8 @@ from pliant.cli.options import (
     with_settings,
 )
 from pliant.cli.printing import print_json
-from pliant.cli.settings import COORDINATOR, RUN, resolve
+from pliant.cli.resolved import resolve
+from pliant.cli.settings import COORDINATOR, RUN
 from pliant.cli.terminal import PlainConsole
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK

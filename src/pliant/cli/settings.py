@@ -1,31 +1,23 @@
-"""Where a setting of a job comes from: argument > environment > file > default.
+"""The settings of a job, and where each can be given.
 
-Owns the table of settings, the one place to add one: its option, variable, field, default and help.
-Commands take their options from it (``options.with_settings``).  Knows nothing of what settings do.
+Owns the table, the one place to add one: its option, variable, field, default and help.  Commands
+take their options from it (``options.with_settings``), and values from the first place that gives
+one (``resolved``).  Knows nothing of what settings do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic.alias_generators import to_snake
-
-from pliant.cli.arguments import changes_of
-from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.values import FromCheckpoint
-from pliant.spec.job import ElasticJob
-from pliant.spec.limits import Limits
-from pliant.spec.policy import ElasticPolicy, merged
 
 RUN, COORDINATOR = "run", "coordinator"
-
-SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +77,14 @@ SETTINGS = (
         kind=int,
         file_field="spec.workersPerReplica",
         default=1,
-        help="Processes of one replica, each with a device of one node.  [default: 1]",
+        help="Processes of one replica, each with a device.  [default: 1]",
+    ),
+    Setting(
+        name="hosts_per_replica",
+        kind=int,
+        file_field="spec.hostsPerReplica",
+        default=1,
+        help="Hosts over which the workers of a replica are divided evenly.  [default: 1]",
     ),
     Setting(
         name="name",
@@ -309,92 +308,3 @@ BOUNDS = {
     if item.file_field.startswith("spec.elasticPolicy.")
 }
 """Fields of the policy that have options of their own, and those."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """A value and where it came from."""
-
-    setting: Setting
-    value: Any
-    source: str
-    """The option, the variable, ``job file`` or ``default``."""
-
-    @property
-    def given(self) -> str:
-        """Return it as it was given: ``--max 2``, ``PLIANT_MAX=2``, ``--max 2 (job file)``."""
-        if self.source == self.setting.variable:
-            return f"{self.source}={self.value}"
-        where = "" if self.source == self.setting.flag else f" ({self.source})"
-        return f"{self.setting.flag} {self.value}{where}"
-
-
-Settings = Mapping[str, Resolved]
-
-
-# Click could resolve argument > environment > default_map > default, and say which it was, but:
-# its sentence for a variable that is no number names the option ("Invalid value for '--min' (env
-# var: 'PLIANT_MIN')") where ours names the variable alone; it takes the fields of the policy all
-# from one place; and a variable or a job file gives the coordinator settings for which it has no
-# option.  What it does would be less than what would have to be done around it.
-def resolve(
-    arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
-) -> dict[str, Resolved]:
-    """Take each setting, and each field of the policy, from the first place that gives it.
-
-    Raises:
-        ConfigError: an environment variable cannot be read.
-    """
-    return {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
-
-
-def _resolve(
-    item: Setting, arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
-) -> Resolved:
-    places: Mapping[str, Callable[[], Any]] = {
-        item.flag: lambda: arguments.get(item.name),
-        item.variable: lambda: _in_environment(item, environ),
-        "job file": lambda: None if job is None else _in_file(item, job),
-    }
-    if item.kind is dict:
-        return _merged(item, places)
-    for source, look in places.items():  # a variable that does not count is not read
-        if (value := look()) is not None:
-            return Resolved(setting=item, value=value, source=source)
-    return Resolved(setting=item, value=item.default, source="default")
-
-
-def _merged(item: Setting, places: Mapping[str, Callable[[], Any]]) -> Resolved:
-    fields: dict[str, Any] = {}
-    origin = "default"
-    for source, look in reversed(list(places.items())):
-        if found := look():
-            fields, origin = merged(fields, found), source
-    return Resolved(setting=item, value=fields, source=origin)
-
-
-def _in_environment(item: Setting, environ: Mapping[str, str]) -> Any:
-    text = environ.get(item.variable)
-    if not text:
-        return None
-    try:
-        if item.kind is bool:
-            return SWITCH[text.lower()]
-        return changes_of(text.split()) if item.kind is dict else item.kind(text)
-    except ConfigError as error:
-        raise ConfigError(f"{item.variable}: {error}") from None
-    except (KeyError, ValueError):
-        what = "1 or 0" if item.kind is bool else "a whole number"
-        raise ConfigError(f"{item.variable}={text} must be {what}") from None
-
-
-def _in_file(item: Setting, job: ElasticJob) -> Any:
-    if not item.file_field:
-        return None
-    value: Any = job
-    for part in item.file_field.split("."):
-        value = getattr(value, to_snake(part), None)
-    if isinstance(value, ElasticPolicy | Limits):
-        document = value.model_dump(by_alias=True, exclude_unset=True)
-        return {name: inner for name, inner in document.items() if name not in BOUNDS}
-    return value

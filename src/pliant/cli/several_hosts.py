@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pliant.agent.agent_config import AgentConfig
+from pliant.cli.host_numbers import BOUNDS, bounds_of, replicas_on
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.job_settings import grace_of, job_name, labels_of, tls_of, workers_of
-from pliant.cli.settings import Resolved, Settings
+from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls_of, workers_of
+from pliant.cli.resolved import Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.counts import counted
@@ -59,8 +60,6 @@ GIVE_UP_S = 300.0
 """How long an agent looks for a coordinator unless told otherwise, in seconds."""
 
 POLL_S = 0.1
-
-BOUNDS = ("min_replicas", "max_replicas")
 
 NEEDS_JOIN = ("nnodes", "devices_per_node", "interface", "token_file", "node", "grace")
 
@@ -129,13 +128,15 @@ def run_on_several(
     from pliant.http.server import PortInUseError, open_socket
 
     here, fixed = joining(settings), dict(settings)
-    fixed |= bounds_of(settings, (each := replicas_on(here.devices, workers_of(settings))))
+    hosts = hosts_of(settings)
+    each = replicas_on(here.devices, workers_of(settings), hosts)
+    fixed |= bounds_of(settings, each, hosts)
     if here.turn is None:
         return take_part(here, what, environ)
     if settings["nnodes"].value is not None:
         low, high = (fixed[name].value for name in BOUNDS)
-        many = counted(each, "replica")
-        say_aside(f"{settings['nnodes'].value} hosts, {many} on each: {low} to {high} in all")
+        many = f"{counted(each, 'replica')} on each{'' if hosts == 1 else f' {hosts} of them'}"
+        say_aside(f"{settings['nnodes'].value} hosts, {many}: {low} to {high} in all")
     if len(listed(here.place)) > 1:
         return may_coordinate(here, what, fixed, environ, as_json=as_json)
     try:
@@ -195,6 +196,11 @@ def refuse_without_join(settings: Settings) -> None:
                 f"{given.given} is for a job on several hosts: leave it out, or add --join "
                 "HOST:PORT, the same on each of them"
             )
+    if (hosts := settings["hosts_per_replica"]).value > 1 and hosts_of(settings):
+        raise ConfigError(
+            f"{hosts.given} is for a job on several hosts: leave it out, or add --join HOST:PORT, "
+            "the same on each of them, and --token-file FILE"
+        )
 
 
 def joining(settings: Settings) -> Joining:
@@ -299,44 +305,6 @@ def address_of(join: str) -> str:
         with contextlib.suppress(ConfigError):
             return resolved(host, "--join")
     return resolved(last, "--join")
-
-
-def replicas_on(devices: int, workers: int) -> int:
-    """Return how many replicas of so many workers a host has room for.
-
-    Raises:
-        ConfigError: for none.
-    """
-    if devices < workers:
-        raise ConfigError(
-            f"--workers-per-replica {workers} needs --devices-per-node {workers} or more, not "
-            f"{devices}"
-        )
-    return devices // workers
-
-
-def bounds_of(settings: Settings, replicas: int) -> dict[str, Resolved]:
-    """Return the settings that numbers of hosts stand for.
-
-    Raises:
-        ConfigError: they are no such numbers, or other bounds are given as well.
-    """
-    nodes = settings["nnodes"]
-    if nodes.value is None:
-        return {}
-    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", nodes.value)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= low <= high:
-        raise ConfigError(f"{nodes.given} is neither MIN nor MIN:MAX, such as 2:8")
-    for name in BOUNDS:
-        if settings[name].source == settings[name].setting.flag:
-            raise ConfigError(
-                f"{settings[name].given} and {nodes.given} both say how many; leave out one"
-            )
-    return {
-        name: replace(settings[name], value=nodes_wanted * replicas, source=nodes.source)
-        for name, nodes_wanted in zip(BOUNDS, (low, high), strict=True)
-    }
 
 
 def directory_of(settings: Settings, words: list[str]) -> Path | None:

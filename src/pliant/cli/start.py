@@ -21,6 +21,8 @@ from pliant.cli.invitations import invitation
 from pliant.cli.job_settings import (
     balance_of,
     check_tls,
+    from_checkpoint_of,
+    hosts_of,
     job_name,
     placement_of,
     policy_of,
@@ -34,7 +36,7 @@ from pliant.cli.job_settings import (
 from pliant.cli.patient_output import patient_output
 from pliant.cli.pool_settings import pool_of
 from pliant.cli.printing import print_record, say
-from pliant.cli.settings import Settings
+from pliant.cli.resolved import Settings
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, ShownView, view_for
 from pliant.core.counts import counted
@@ -50,7 +52,6 @@ from pliant.core.exits import (
 )
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
-from pliant.core.values import FromCheckpoint
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import running_jobs
@@ -133,8 +134,9 @@ def planned(
         of_job = replace(of_job, start_s=start_s)
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
-    is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)
+    is_resumed, from_checkpoint = settings["resume"].value, from_checkpoint_of(settings)
     workers_per_replica, balance = workers_of(settings), balance_of(settings)
+    hosts_per_replica = hosts_of(settings)
     register, verify_every = register_of(settings), verify_every_of(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
@@ -166,6 +168,7 @@ def planned(
             verify_every=verify_every,
             balance=balance,
             workers_per_replica=workers_per_replica,
+            hosts_per_replica=hosts_per_replica,
         ),
         init=init,
         show=show,
@@ -223,19 +226,6 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     check_tls(config.tls, "", is_apart=False)
     _refuse_impossible(config.name, config.pool, init, config.state)
     return Start(config=replace(config, out=place), init=init)
-
-
-def _from_checkpoint(settings: Settings) -> FromCheckpoint:
-    """Return what to do with checkpoints that lie where the script keeps its own."""
-    said, resume = settings["from_checkpoint"], settings["resume"]
-    try:
-        chosen = FromCheckpoint(said.value)
-    except ValueError:
-        raise ConfigError(f"{said.given} must be one of {', '.join(FromCheckpoint)}") from None
-    is_asked = resume.value and resume.source != "default"  # else a coordinator follows another
-    if chosen is FromCheckpoint.NEVER and is_asked:
-        raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
-    return chosen
 
 
 def _refuse_impossible(

@@ -187,6 +187,7 @@ async def hosted(
         clock=Clock(),
         boot=this_boot(),
         workers_per_replica=config.workers_per_replica,
+        hosts_per_replica=config.hosts_per_replica,
     )
     if own is not None:
         driver.nodes.expect(own)

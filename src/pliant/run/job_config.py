@@ -107,6 +107,7 @@ class JobConfig:
     """Steps between two looks at the whole state of all replicas; 0: never."""
     balance: Balance = Balance.EVEN
     workers_per_replica: int = 1
+    hosts_per_replica: int = 1
 
     @property
     def state(self) -> StateDirectory:
@@ -128,6 +129,7 @@ class JobConfig:
             verify_every=self.verify_every,
             balance=self.balance,
             workers_per_replica=self.workers_per_replica,
+            hosts_per_replica=self.hosts_per_replica,
             digest="" if (script := file_of(self.argv, Path.cwd())) is None else digest_of(script),
         )
 
@@ -152,6 +154,7 @@ class JobConfig:
             "balance": str(self.balance),
             "placement": str(self.settings.placement),
             "workers_per_replica": self.workers_per_replica,
+            "hosts_per_replica": self.hosts_per_replica,
             "register": self.register,
         }
 
@@ -182,6 +185,7 @@ class JobConfig:
             verify_every=document.get("verify_every", 0),
             balance=Balance(document.get("balance", Balance.EVEN)),
             workers_per_replica=document.get("workers_per_replica", 1),
+            hosts_per_replica=document.get("hosts_per_replica", 1),
             register=document.get("register"),
         )
 

@@ -11,6 +11,7 @@ module of its own.
       elasticPolicy: {minReplicas: 1, maxReplicas: 4}
       startReplicas: 2
       workersPerReplica: 1
+      hostsPerReplica: 1
       pool: {name: default, team: vision, priority: high}
       command: [examples/train_gpt.py, --steps, "500"]
 """
@@ -77,7 +78,11 @@ class JobSpec(Model):
     """Replicas wanted at the start; the default is the maximum."""
 
     workers_per_replica: Annotated[int, Field(ge=1)] = 1
-    """Processes of one replica, each with a device of one node."""
+    """Processes of one replica, each with a device."""
+
+    hosts_per_replica: Annotated[int, Field(ge=1)] = 1
+    """Hosts over which the workers of a replica are divided evenly; more than one where a replica
+    does not fit on one."""
 
     max_restarts: Annotated[int, Field(ge=0)] | None = None
     """Replicas that may be replaced after a fault before the job gives up."""
@@ -113,6 +118,16 @@ class JobSpec(Model):
             PlacementRule.of(self.placement)
         except ConfigError as error:
             raise impossible(str(error)) from None
+        hosts, workers = self.hosts_per_replica, self.workers_per_replica
+        if workers % hosts:
+            raise impossible(
+                f"hostsPerReplica {hosts} does not divide workersPerReplica {workers}: each host "
+                "of a replica has as many of its workers as the others"
+            )
+        if self.pool is not None and hosts > 1:
+            raise impossible(
+                f"a pool is of one host; leave out either pool or hostsPerReplica {hosts}"
+            )
         return self
 
 
