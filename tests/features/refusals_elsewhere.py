@@ -267,6 +267,15 @@ SIZES = [
     ),
 ]
 
+OVER_HOSTS = """apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata: {{name: gpt}}
+spec:
+  command: [train.py]
+  workersPerReplica: 8
+  {}
+"""
+
 WRITTEN = [
     Refusal(
         sentence="job.yaml line 1 is not valid YAML: found unexpected end of stream",
@@ -288,6 +297,22 @@ WRITTEN = [
         instead="save it as UTF-8",
         command="run job.yaml",
         before=lambda: Path("job.yaml").write_bytes(b"\xff\xfe"),
+    ),
+    Refusal(
+        sentence="job.yaml line 4: hostsPerReplica 3 does not divide workersPerReplica 8: each "
+        "host of a replica has as many of its workers as the others",
+        when="a job file asks for workers that cannot be divided evenly over hosts",
+        instead="a divisor",
+        command="run job.yaml",
+        before=written("job.yaml", OVER_HOSTS.format("hostsPerReplica: 3")),
+    ),
+    Refusal(
+        sentence="job.yaml line 4: a pool is of one host; leave out either pool or "
+        "hostsPerReplica 2",
+        when="a job file asks for a pool, and for replicas of several hosts",
+        instead="one of the two",
+        command="run job.yaml",
+        before=written("job.yaml", OVER_HOSTS.format("hostsPerReplica: 2\n  pool: {name: lab}")),
     ),
 ]
 

@@ -411,8 +411,7 @@ NODES = [
         sentence="a pool is of one host; leave out either --pool or --hosts-per-replica 2",
         when="a job in a pool is to have replicas of several hosts",
         instead="one of the two",
-        command="coordinator --listen 127.0.0.1:7341 --pool lab --workers-per-replica 2 "
-        "--hosts-per-replica 2 train.py",
+        command="run --pool lab --workers-per-replica 2 --hosts-per-replica 2 train.py",
     ),
     Refusal(
         sentence="--join needs --token-file FILE, with which the hosts of the job prove themselves "

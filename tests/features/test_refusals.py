@@ -130,7 +130,7 @@ UNSEEN = {
 
 GIVEN_ON = {
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
-    "cli/settings.py": "the sentence of --policy, behind the name of a variable",
+    "cli/resolved.py": "the sentence of --policy, behind the name of a variable",
     "{given.source}: {error}": "the core's, of --placement, behind where that was given",
     "cli/replay_command.py": "why nothing of a log is certain, as pliant replay says it",
     "state_handover.py": "the sentence of who found that replicas differ",
