@@ -64,6 +64,11 @@ IN_A_JOB: list[tuple[str, dict[str, Any]]] = [
     ("nodes_apart", {"pairs": [[["a", "b"], 2, 30.0], [["a", "c"], 1, None]]}),
     ("nodes_apart", {"pairs": [[["a", "b"], 3, None]]}),
     (
+        "joint_nodes",
+        {"hosts": 2, "nodes": [["a", "b"]], "alone": ["c"], "joined": [["a", "b"]],
+         "missed": [["c", ["d"]]]},
+    ),
+    (
         "pool",
         {"pool": "p", "team": "t", "priority": "high", "admission": "running", "devices": [0, 1],
          "offered": 2, "wanted": 3, "reason": "r", "is_suspended": False, "silence": ""},

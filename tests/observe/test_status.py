@@ -29,6 +29,7 @@ DOCUMENTED = {
     "nonfinite",
     "apart",
     "silent",
+    "hosts",
     "slow",
     "placed",
     "checkpoint",

@@ -31,7 +31,7 @@ from pliant.machine import run_files
 from pliant.machine.discovery import Served
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import any_pool
-from pliant.observe import nodes_apart, nonfinite, silent_nodes
+from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history
@@ -157,13 +157,13 @@ def explain(
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
         doubts = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
-        more = {**doubts, "placed": where, "start": found.start}
+        more = {**doubts, "hosts": board.hosts, "placed": where, "start": found.start}
         return print_json({"decisions": reasons, **facts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [] if bad is None else [nonfinite.line(bad)]
     wrong += [*map(nodes_apart.line, board.apart), *map(silent_nodes.line, board.silent)]
-    wrong += map(slow_line, board.slow)
+    wrong += [*map(slow_line, board.slow), *joined_hosts.lines(board.hosts)]
     here = None if where is None else placed_line(where)
     for sentence in (found.pool, found.interval, here, found.start, *wrong):
         if sentence is not None:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line, printable, printable_values
-from pliant.observe import nodes_apart, nonfinite, silent_nodes
+from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
@@ -87,6 +87,7 @@ def job_panel(
         rows.append(Text(placed_line(status["placed"]), style="dim"))
     rows.extend(Text(nodes_apart.line(one), style="yellow") for one in status.get("apart", ()))
     rows.extend(Text(silent_nodes.line(one), style="yellow") for one in status.get("silent", ()))
+    rows.extend(Text(line, style="dim") for line in joined_hosts.lines(status.get("hosts")))
     rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
     if status.get("nonfinite"):
         rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))

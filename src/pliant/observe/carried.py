@@ -22,6 +22,7 @@ NEWEST = frozenset(
         "interval_chosen",
         "nodes_apart",
         "nodes_silent",
+        "joint_nodes",
         "replicas_slow",
     }
 )

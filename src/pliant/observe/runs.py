@@ -106,7 +106,7 @@ def status_of(run: KnownRun, board: Board) -> dict[str, Any]:
     shape = board.as_json() | {"job": run.job, "state": outcome.state, "out": str(run.out)}
     if not run.is_running:
         gone: dict[str, Any] = {"replicas": [], "apart": [], "silent": [], "slow": []}
-        gone["eta_s"] = None
+        gone |= {"hosts": None, "eta_s": None}
         shape |= gone | {"exit_code": outcome.exit_code}
         shape["reason"] = outcome.reason or shape["reason"]
     return shape

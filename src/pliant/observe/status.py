@@ -27,6 +27,8 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     decision            {target_replicas, reason, at} of the last decision, or null
     apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
     silent              [{node (its agent says nothing), since}]
+    hosts               {hosts (of a node), nodes: [[head, parts ...]], alone: [names]}, null: a
+                        node is one host
     slow                [{replica (far slower than the others), times (as long), since}]
     placed              {rule (such as spread:rack), sites: {each: [replicas]}}, null: anywhere
     pool                {pool, team, priority, admission (waiting, running, suspending), devices
@@ -46,7 +48,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
-from pliant.observe import nodes_apart, nonfinite, silent_nodes
+from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
 from pliant.observe.placed import placed
@@ -96,6 +98,7 @@ class Board:
     apart: list[dict[str, Any]] = field(default_factory=list)
     silent: list[dict[str, Any]] = field(default_factory=list)
     slow: list[dict[str, Any]] = field(default_factory=list)
+    hosts: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
     checkpoint_failures: int = 0
@@ -125,8 +128,10 @@ class Board:
                 self._doubt_record(record)
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
+            case "joint_nodes":
+                self.hosts = joined_hosts.after(record)
             case "node_joined" | "node_lost":
-                self.living.add_node(record)
+                self._node_record(record)
             case "saved" | "save_failed" | "suspend_requested":
                 self._durable_record(record)
             case "commit":
@@ -183,7 +188,7 @@ class Board:
 
     def forget_doubts(self) -> None:
         """Say no more of nodes and replicas with which something was wrong."""
-        self.apart, self.silent, self.slow = [], [], []
+        self.apart, self.silent, self.slow, self.hosts = [], [], [], None
 
     def resizes(self) -> list[Resize]:
         """Return every resize so far."""
@@ -220,6 +225,7 @@ class Board:
             "apart": self.apart,
             "silent": self.silent,
             "slow": self.slow,
+            "hosts": self.hosts,
             "placed": placed(self.about, self.living),
             "pool": self.pool,
             "exit_code": self.exit_code,
@@ -262,6 +268,12 @@ class Board:
         self.exit_code = self.reason = None
         self.forget_doubts()  # it finds them out anew
         self.about = self.about | record
+
+    def _node_record(self, record: Record) -> None:
+        self.living.add_node(record)
+        if record["kind"] == "node_lost" and self.hosts is not None:
+            gone = {str(record.get("node")), *map(str, listed(record, "others"))}
+            self.hosts = joined_hosts.without(self.hosts, gone)
 
     def _doubt_record(self, record: Record) -> None:
         match record["kind"]:

@@ -1,0 +1,84 @@
+"""A status says which hosts are one node, and which wait for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pliant.observe.joined_hosts import lines
+from pliant.observe.prose import line as prose
+from pliant.observe.status import board_of
+
+
+def kind(name: str, **values: Any) -> dict[str, Any]:
+    return {"v": 1, "at": 130.0, "mono": 130.0, "job": "j", "kind": name, **values}
+
+
+def record(*alone: str, hosts: int = 2, **values: Any) -> dict[str, Any]:
+    return kind("joint_nodes", **{"hosts": hosts, "nodes": [], "alone": [*alone], **values})
+
+
+TWO_NODES = record("e", nodes=[["a", "b"], ["c", "d"]])
+
+
+def test_a_status_has_them_until_it_is_otherwise() -> None:
+    assert board_of([]).as_json()["hosts"] is None
+    assert board_of([record("a"), TWO_NODES]).as_json()["hosts"] == {
+        "hosts": 2,
+        "nodes": [["a", "b"], ["c", "d"]],
+        "alone": ["e"],
+    }
+
+
+def test_who_is_lost_is_of_no_node_and_waits_for_nobody() -> None:
+    board = board_of([TWO_NODES, kind("node_lost", node="b", others=["e"])])
+
+    assert board.hosts == {"hosts": 2, "nodes": [["c", "d"]], "alone": []}
+
+
+def test_who_ends_or_takes_over_says_no_more_of_it() -> None:
+    assert board_of([TWO_NODES, kind("end_job", exit_code=0)]).hosts is None
+    assert board_of([TWO_NODES, kind("coordinator_started")]).hosts is None
+
+
+@pytest.mark.parametrize(
+    ("alone", "hosts", "said"),
+    [
+        ("a", 2, "1 host waits for another: hostsPerReplica is 2 (a)"),
+        ("ab", 3, "2 hosts wait for another: hostsPerReplica is 3 (a, b)"),
+        ("a", 3, "1 host waits for 2 others: hostsPerReplica is 3 (a)"),
+        ("ab", 2, "2 hosts wait for each other: hostsPerReplica is 2 (a, b)"),
+        (
+            "abcdefghij",
+            11,
+            "10 hosts wait for another: hostsPerReplica is 11 (a, b, c, d, e, f, g, h and 2 more)",
+        ),
+    ],
+)
+def test_who_waits_is_told_with_whom_it_lacks(alone: str, hosts: int, said: str) -> None:
+    waiting = record(*alone, hosts=hosts)
+
+    assert lines(board_of([waiting]).hosts) == [said]
+    assert prose(waiting) == said
+
+
+def test_a_line_tells_what_is_new() -> None:
+    joined = record(nodes=[["a", "b"], ["c", "d"]], joined=[["c", "d"]])
+    missed = record("e", "f", nodes=[["a", "b"]], missed=[["e", ["f"]]])
+
+    assert prose(joined) == "one node each: c with d"
+    assert prose(missed) == (
+        "host e has not become one node with f; "
+        "2 hosts wait for each other: hostsPerReplica is 2 (e, f)"
+    )
+    assert prose(record()) is None
+    assert lines(board_of([joined]).hosts) == ["one node each: a with b, c with d"]
+    assert lines(None) == []
+
+
+def test_a_damaged_record_breaks_nothing() -> None:
+    damaged = record(nodes=[3, ["a"]], missed=[["a"], 4, ["a", 5]], joined="x") | {"hosts": "y"}
+
+    assert prose(damaged) is None
+    assert board_of([damaged]).hosts == {"hosts": 1, "nodes": [["a"]], "alone": []}
