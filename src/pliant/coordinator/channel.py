@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from functools import lru_cache
 
 from fastapi import WebSocket, status
@@ -157,6 +158,8 @@ async def serve_agent(
     if joined is None:
         await _close(socket)
         return
+    if work.hosts_per_replica > 1 and facts.head != joined.node:
+        joined = replace(joined, devices=0)  # it has said so before it knew what the job runs
     await driver.nodes.may_come(joined)
     why = None if certified is None else misnamed(joined.node, certified)
     why = why or await driver.nodes.taken_by(joined)
