@@ -128,3 +128,26 @@ def test_who_waits_takes_the_place_of_a_host_that_is_lost(
     until(lambda: pair in map(set, job.nodes()), "another two are one", *net.hosts)
     job.goes_on()
     job.end(100, left, d, is_proved=False)
+
+
+@pytest.mark.soak
+def test_one_command_on_every_host_trains_replicas_of_two(net: Network) -> None:
+    """The host that has the address coordinates, and has a part; nnodes counts hosts."""
+    a, b, c, _ = net.hosts
+    for host in net.hosts:
+        (host.own / "train.py").write_text(SHARDED)
+    words: tuple[object, ...] = ("run", "--join", f"{a.address}:7000", "--nnodes", "2:3")
+    words = (*words, "--devices-per-node", 1, "--token-file", "token")
+    words = (*words, "--workers-per-replica", 2, "--hosts-per-replica", 2, "train.py", 60)
+    first = pliant(a, *words)
+    share(a, "token", b, c)
+    second, third = pliant(b, *words), pliant(c, *words)
+
+    assert first.wait(4 * DEADLINE_S) == 0, a.said()
+
+    assert [second.wait(), third.wait()] == [0, 0], b.said() + c.said()
+    assert digests(a, b, c) == {alone(a, 60)}
+    assert "2:3 hosts, 1 replica on each 2 of them: 1 to 1 in all" in a.said()
+    (told,) = {len(one["nodes"]) for one in records(a, "joint_nodes") if one["nodes"]}
+    assert told == 1
+    assert "1 host waits for another: hostsPerReplica is 2" in a.said()
