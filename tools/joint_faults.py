@@ -181,8 +181,13 @@ JOINT_FAULTS = [
     ),
     _SHELL(
         what="a host that is alone is of its node as well",
-        old="        self._part(said.node)\n",
+        old="        self._lose(said.node, now_s)\n",
         new="",
+    ),
+    _SHELL(
+        what="two that have lost each other are joined again at once",
+        old="            if node in joint.hosts and len(joint.parts) == 1:\n",
+        new="            if False:\n",
     ),
     _DRIVER(
         what="the core does not hear that an agent has other devices",

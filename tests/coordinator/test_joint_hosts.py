@@ -260,6 +260,22 @@ def test_a_part_that_says_it_is_alone_is_so_whatever_a_head_says_late(world: Wor
     assert world.told()[-1]["nodes"] == []
 
 
+def test_two_that_lose_each_other_are_left_alone_for_a_while(world: World) -> None:
+    """Each time costs what runs on them; a partner that comes anew is another one."""
+    world.come(A, facts=joined_as(A, B))
+    world.come(B, facts=joined_as(A))
+    world.wait(SETTLE_S)
+
+    world.come_alone(A, B)
+    world.wait(FIRST_PAUSE_S - 0.5)
+    assert world.joins() == {A: [], B: []}
+    world.come(B, life=2)
+    world.say_alone(B)
+    world.wait(2 * SETTLE_S)
+
+    assert world.joins() == {A: [(A, B)], B: [(A, B)]}
+
+
 def test_people_hear_who_is_one_and_who_waits(world: World) -> None:
     world.come_alone(A, B, C)
     world.wait(2 * SETTLE_S)

@@ -83,7 +83,7 @@ class JointHosts:
             known = self._hosts[node] = _Host(joined.life)
         known.labels, known.alone, self._due_s = joined.labels, None, None
         if not facts.head:
-            self._part(node)
+            self._lose(node, now_s)
         elif facts.head == node and not any(self._is_alone(NodeId(part)) for part in facts.parts):
             joint = JointNode(node, tuple(map(NodeId, facts.parts)))
             if self._joint.get(node) != joint:
@@ -103,7 +103,7 @@ class JointHosts:
         if tries != self._tries:
             self._missed.append((said.node, missed))
         self._tries = tries
-        self._part(said.node)
+        self._lose(said.node, now_s)
         known.endpoint, self._due_s = said.endpoint, None
         since_s = now_s if known.alone is None else known.alone.since_s
         known.alone = LoneHost(
@@ -172,6 +172,13 @@ class JointHosts:
     def _is_alone(self, node: NodeId) -> bool:
         host = self._hosts.get(node)
         return host is not None and host.alone is not None and self._nodes.is_connected(node)
+
+    def _lose(self, node: NodeId, now_s: float) -> None:
+        """Take note that a host is of no node any more; two that were one have lost each other."""
+        for joint in self._joint.values():
+            if node in joint.hosts and len(joint.parts) == 1:
+                self._tries = joint_nodes.failed(self._tries, joint.head, joint.parts, now_s=now_s)
+        self._part(node)
 
     def _part(self, node: NodeId) -> None:
         """Know of no node any more that this host is of: it is alone, or gone."""
