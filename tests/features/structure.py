@@ -492,6 +492,13 @@ FEATURES = [
         "test_join_drain_and_the_death_of_either_worker_leave_no_trace",
     ),
     Feature(
+        name="a replica on several hosts",
+        note="`--hosts-per-replica`: its workers are divided evenly over hosts that are one node; "
+        "also where a coordinator, or one of the hosts, is lost",
+        proof="tests/processes/test_joint_nodes_go_on.py::"
+        "test_a_coordinator_that_is_killed_and_started_again_finds_them_one",
+    ),
+    Feature(
         name="checkpoints of replicas of several workers",
         note="each worker writes its share; the run goes on at any other shape, sharded or not",
         proof="tests/processes/test_durable.py::"
