@@ -315,6 +315,12 @@ def test_what_a_part_writes_and_prints_that_nobody_else_sees_goes_up_through_the
         last = head.heard.index(head.all(Exited)[0])
         assert all(head.heard.index(one) < last for one in head.all(LedgerGrown))
 
+        for link in head.agent._joint.links:
+            link.cut()  # what was on its way the part tells itself, as far as it knows
+        await part.alone(2)
+        await until(lambda: part.all(LedgerGrown), "the part tells it again")
+        assert [(one.worker, one.lines) for one in part.all(LedgerGrown)] == [(1, lines[1])]
+
     play(scene, script, shared=False)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
 from pliant.observe.history import read_history
 from pliant.observe.log import EventLog, Listener, Record
 from pliant.wire.codec import EVENTS, Envelope, Message, decode, encode
-from pliant.wire.messages import Alive, Unfit, Work
+from pliant.wire.messages import Alive, LedgerGrown, Unfit, Work
 
 SETTINGS = JobSettings(policy=Policy(max_replicas=3))
 
@@ -115,6 +116,21 @@ def test_an_agent_speaks_for_its_own_replicas_only() -> None:
     assert nodes.may_say(HERE, Running(node=HERE, replicas=names[:1]))
     assert not nodes.may_say(HERE, Running(node=HERE, replicas=names))
     assert nodes.own(HERE, [ReplicaId("r1"), ReplicaId("r2")]) == (ReplicaId("r1"),)
+
+
+@pytest.mark.parametrize("are_joint", [False, True])
+def test_a_host_that_was_part_of_a_node_may_tell_what_its_workers_have_written(
+    are_joint: bool,
+) -> None:
+    nodes = JobNodes(are_joint=are_joint)
+    for node, replica in ((HERE, "r1"), (THERE, "r2")):
+        nodes.attach(NodeJoined(node=node, devices=1), Deaf())
+        nodes.send(StartReplica(replica=ReplicaId(replica), node=node), Incarnation(1))
+    written = LedgerGrown(replica=ReplicaId("r2"), worker=1, part=0, offset=0, lines="{}\n")
+
+    assert nodes.may_say(HERE, written) is are_joint
+    assert not nodes.may_say(HERE, replace(written, worker=None))  # the head's alone to say
+    assert nodes.may_say(THERE, replace(written, worker=None))
 
 
 def test_the_replicas_of_a_node_that_is_gone_may_be_found_elsewhere() -> None:

@@ -187,13 +187,14 @@ class JointNode:
 
     # --- how it becomes one -------------------------------------------------------------
 
-    async def _run(self, being: Awaitable[bool]) -> None:
+    async def _run(self, being: Awaitable[None]) -> None:
         """Be joined until that is over, and then alone again."""
-        was_joined = False
         try:
-            was_joined = await being
+            await being
         except (ConfigError, OSError) as error:
             _log.warning("this host cannot be joined with others: %s", error)
+        except Exception:  # a boundary: this host may be of use yet
+            _log.exception("this host is not joined with others any more")
         finally:
             if self._door is not None:
                 self._door.close()
@@ -201,12 +202,10 @@ class JointNode:
         if self._is_released:
             self._is_released = False
             self._speaker.send(AgentLeft(node=self._config.node))  # and with that comes anew
-        elif was_joined:
-            self._speaker.renew()  # and with the answer to that is alone
         else:
             self.say_alone()
 
-    async def _be_head(self, told: JoinHosts, door: HeadDoor) -> bool:
+    async def _be_head(self, told: JoinHosts, door: HeadDoor) -> None:
         workers = HeadWorkers(
             self._replicas,
             send=self._speaker.send,
@@ -218,7 +217,7 @@ class JointNode:
             links = await door.awaited(told, workers.directory_of, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
             if self._missed:
-                return False
+                return
             for link in links.values():
                 link.say(AllJoined())
             self._told, self._links = told, tuple(links[part] for part in told.parts)
@@ -229,15 +228,20 @@ class JointNode:
                 end.cancel()
         finally:
             first = sorted(links.values(), key=lambda link: not link.ended.is_set())
-            self._links = ()
             for link in first:
                 link.cut()
+        self._part_from_all()
         self._replicas.fill_devices()  # with nobody: there are no other hosts
         for link in first:
             workers.lose(link)
         while self._replicas.names():
             await asyncio.sleep(GONE_S)
-        return True
+
+    def _part_from_all(self) -> None:
+        """Be no node any more, and say so before anything else is started here."""
+        self._told, self._links = None, ()
+        if not self._is_released:
+            self._speaker.renew()
 
     def _let_leave(self, notice_s: float) -> None:
         if not self._is_released:
@@ -249,7 +253,7 @@ class JointNode:
         for link in self._links:
             link.cut()
 
-    async def _be_part(self, told: JoinHosts) -> bool:
+    async def _be_part(self, told: JoinHosts) -> None:
         link = await reached(
             told,
             self._config.node,
@@ -259,7 +263,7 @@ class JointNode:
         )
         self._missed = (told.head,) if link is None else ()
         if link is None:
-            return False
+            return
         workers = PartWorkers(link, self._host)
         link.on_record = workers.obey
         tasks = [asyncio.create_task(one) for one in (link.run(), self._greet_as(told, workers))]
@@ -270,9 +274,11 @@ class JointNode:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if self._part is not None:
+            self._part_from_all()
         await workers.end()
-        was_joined, self._part = self._part is not None, None
-        return was_joined
+        self._part = None
+        self._host.job.tell_again()
 
     async def _greet_as(self, told: JoinHosts, workers: PartWorkers) -> None:
         await workers.joined.wait()

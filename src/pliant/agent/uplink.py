@@ -151,6 +151,8 @@ class Uplink:
         self._silence = 0
         self._closing: asyncio.Task[None] | None = None
         """Ends the connection for another to the same place."""
+
+        self._is_outdated = False
         self._has_read = False
         self._something = asyncio.Event()
         self._thinning = Thinning()
@@ -176,6 +178,7 @@ class Uplink:
 
     def renew(self) -> None:
         """End the connection, if there is one, and greet the coordinator on another."""
+        self._is_outdated = True
         if self.is_connected and self._newest is not None and self._closing is None:
             self._closing = asyncio.create_task(self._newest.close())
 
@@ -277,7 +280,7 @@ class Uplink:
 
     async def _serve(self, connection: ClientConnection) -> None:
         send_again_soon(connection.transport.get_extra_info("socket"))
-        self._has_read = False
+        self._has_read = self._is_outdated = False
         for message in self._greeting():
             await connection.send(encode(message, self.incarnation).decode())
         kept = [one for one in (*self._unheard, *self._queue) if not isinstance(one, OF_NOW)]
@@ -286,6 +289,8 @@ class Uplink:
         self._num_heard = self._silence = 0  # read on this connection; looks since it spoke
         self._something.set()
         self.is_connected = True
+        if self._is_outdated:  # what it was greeted with
+            self.renew()
         tasks = [*map(asyncio.create_task, (self._write(connection), self._watch(connection)))]
         try:
             async for data in connection:
@@ -299,7 +304,7 @@ class Uplink:
     async def _write(self, connection: ClientConnection) -> None:
         while True:
             await self._something.wait()
-            while self._queue:
+            while self._queue and self._closing is None:
                 self._unheard.append(self._queue.popleft())
                 await connection.send(encode(self._unheard[-1], self.incarnation).decode())
             self._something.clear()

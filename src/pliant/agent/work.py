@@ -87,6 +87,14 @@ class JobHere:
         """Return how many workers of each replica are on this node."""
         return 1 if self.work is None else _workers_here(self.work)
 
+    def tell_again(self) -> None:
+        """Count as new what ledgers hold: who was told it may not have passed it on.
+
+        Each line goes with its place, so one that is told twice is written once.
+        """
+        if self._ledgers is not None and self.work is not None:
+            self._ledgers = LedgerNews(Path(self.work.out))
+
     def take_on(self, told: Work) -> bool:
         """Take on a job; False if it is the one that was taken on before.
 

@@ -88,7 +88,7 @@ class JobDriver:
         self.confirmations = 0
         """Looks into the register that have shown that this coordinator still counts."""
 
-        self.nodes = JobNodes(settings.node_s, settings.silent_s)
+        self.nodes = JobNodes(settings.node_s, settings.silent_s, are_joint=hosts_per_replica > 1)
         self.log = log
         self._core = HeldCore(settings, self.refuse)
         self._has_begun = False

@@ -33,7 +33,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message, encode
-from pliant.wire.messages import CoordinatorNote
+from pliant.wire.messages import CoordinatorNote, LedgerGrown, OutputGrown
 from pliant.wire.ports import NodeChannel
 
 AWAY_S, SILENT_S = JobSettings().node_s, JobSettings().silent_s
@@ -82,10 +82,14 @@ class _Node:
 class JobNodes:
     """The nodes that have joined and are not lost."""
 
-    def __init__(self, away_s: float = AWAY_S, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self, away_s: float = AWAY_S, silent_s: float = SILENT_S, *, are_joint: bool = False
+    ) -> None:
         """``away_s``: how long a node may be without a connection before it counts as lost;
-        ``silent_s``: how long its agent, which has one, may say nothing before that is told.
+        ``silent_s``: how long its agent, which has one, may say nothing before that is told;
+        ``are_joint``: a node may be several hosts.
         """
+        self._are_joint = are_joint
         self._away_s = away_s
         self._silent_s = silent_s
         self._look_at_s = 0.0
@@ -198,7 +202,13 @@ class JobNodes:
         return tuple(name for name in replicas if self._is_own(node, name))
 
     def may_say(self, node: NodeId, message: Message) -> bool:
-        """Whether a message is about the sender's own replicas, or about itself."""
+        """Whether a message is about the sender's own replicas, or about itself.
+
+        A host that was one with others and has lost them tells itself what its workers, which are
+        never the first of a replica, have written and nobody else has seen.
+        """
+        if self._are_joint and isinstance(message, LedgerGrown | OutputGrown) and message.worker:
+            return True
         about = getattr(message, "replicas", ())
         if hasattr(message, "replica") and not (isinstance(message, Refused) and message.joiner):
             about = (message.replica,)  # a joiner another member may refuse
