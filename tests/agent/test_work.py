@@ -107,6 +107,12 @@ Change = Callable[[Path], None]
             (),
             "a replica of job gpt has 2 workers, all on one node, and this one has 1 device; start",
         ),
+        (
+            lambda there: None,
+            {"workers_per_replica": 4, "hosts_per_replica": 2},
+            (),
+            "a replica of job gpt has 4 workers, 2 on each host, and this one has 1 device; start",
+        ),
         (lambda there: None, {"init": "/gone/w.pt"}, (), "job gpt begins with the weights in /gon"),
         (
             lambda there: None,

@@ -574,6 +574,20 @@ NODES = [
         proof="tests/agent/test_work.py::test_what_differs_is_named",
     ),
     Refusal(
+        sentence="a replica of job gpt has 4 workers, 2 on each host, and this one has 1 device; "
+        "start its agent with --devices 2 or more, or leave it out",
+        when="a host has no room for its part of a replica of several hosts",
+        instead="more devices, or another host",
+        proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
+        sentence="no interface of this host has the address 10.0.0.9; it has ... (lo)",
+        when="the address of a host goes while replicas of several hosts start there",
+        instead="the agent again, with `--interface`",
+        proof="tests/machine/test_interfaces.py::"
+        "test_an_address_is_found_at_its_interface_however_it_is_written",
+    ),
+    Refusal(
         sentence="job gpt needs TLS files of this node: the CA /tls/ca.pem cannot be read: No such "
         "file or directory",
         when="a node lacks a certificate",

@@ -14,6 +14,7 @@ from pliant.machine.interfaces import (
     address_named,
     address_towards,
     host_addresses,
+    interface_of,
     is_own,
     resolved,
     split_place,
@@ -28,6 +29,19 @@ def test_the_addresses_of_this_host_are_those_it_can_listen_on() -> None:
     assert HostAddress("127.0.0.1", "lo") in found
     assert all(is_own(one.address) for one in found)
     assert [one.is_loopback for one in found] == sorted(one.is_loopback for one in found)
+
+
+def test_an_address_is_found_at_its_interface_however_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = (*HERE, HostAddress("fd00::1", "eth1"))
+    monkeypatch.setattr(interfaces, "host_addresses", lambda: known)
+
+    assert interface_of("10.0.0.1") == "eth0"
+    assert interface_of("fd00:0::0001") == "eth1"
+    assert interface_of("127.0.0.7") == "lo"
+    with pytest.raises(ConfigError, match=r"no interface of this host has the address 10\.0\.0\.9"):
+        interface_of("10.0.0.9")
 
 
 def test_an_interface_that_is_removed_meanwhile_hides_no_other(
