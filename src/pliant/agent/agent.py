@@ -22,7 +22,7 @@ from typing import Any, assert_never
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.departure import Departure
 from pliant.agent.fork_servers import ForkServers
-from pliant.agent.joint_node import JointNode
+from pliant.agent.joint_node import JoinedHost
 from pliant.agent.node_facts import NodeHere, greeting
 from pliant.agent.output import nobody_listens
 from pliant.agent.placement import Devices
@@ -83,7 +83,7 @@ class Agent:
             obstacle=self._obstacle,
             on_devices=on_devices,
         )
-        self._joint = JointNode(host, self._replicas, self)
+        self._joint = JoinedHost(host, self._replicas, self)
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
         self._refused = self._signs = 0

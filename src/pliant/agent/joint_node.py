@@ -49,7 +49,7 @@ class Speaker(Protocol):
         """Let all replicas leave, and end those that have not in that time."""
 
 
-class JointNode:
+class JoinedHost:
     """Of one agent; ``close`` at the end."""
 
     def __init__(self, host: ThisHost, replicas: ReplicasHere, speaker: Speaker) -> None:
