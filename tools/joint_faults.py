@@ -14,7 +14,10 @@ _SHELL = partial(
     rule="Joint",
     room="coordinator",
     path="joint_hosts.py",
-    suite=("tests/coordinator/test_joint_hosts.py",),
+    suite=(
+        "tests/coordinator/test_joint_hosts.py",
+        "tests/coordinator/test_joint_hosts_attacked.py",
+    ),
 )
 _DRIVER = partial(_SHELL, path="driver.py")
 
@@ -161,8 +164,8 @@ JOINT_FAULTS = [
     ),
     _SHELL(
         what="a head's word counts against that of its part",
-        old="not any(self._is_alone(NodeId(part)) for part in facts.parts):\n",
-        new="facts.parts:\n",
+        old="(host.alone is None and host.head in",
+        new="(host.head in",
     ),
     _SHELL(
         what="what failed is not known the next time",
@@ -176,13 +179,23 @@ JOINT_FAULTS = [
     ),
     _SHELL(
         what="a connection that was broken is news",
-        old="            if self._joint.get(node) != joint:\n",
-        new="            if True:\n",
+        old="        if self._joint.get(head) != joint:\n",
+        new="        if True:\n",
     ),
     _SHELL(
         what="a host that is alone is of its node as well",
         old="        self._lose(said.node, now_s)\n",
         new="",
+    ),
+    _SHELL(
+        what="a head's word counts against that of a part of another one",
+        old='and host.head in ("", head))',
+        new=")",
+    ),
+    _SHELL(
+        what="a part that says late of which node it is makes it none",
+        old="            self._believe(NodeId(facts.head), now_s)\n",
+        new="            if facts.head == node:\n                self._believe(node, now_s)\n",
     ),
     _SHELL(
         what="two that have lost each other are joined again at once",

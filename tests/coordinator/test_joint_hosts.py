@@ -260,6 +260,27 @@ def test_a_part_that_says_it_is_alone_is_so_whatever_a_head_says_late(world: Wor
     assert world.told()[-1]["nodes"] == []
 
 
+def test_a_head_that_was_not_believed_is_once_its_part_says_the_same(world: World) -> None:
+    world.come_alone(A, B)
+    world.come(A, facts=joined_as(A, B))
+    world.wait(2 * SETTLE_S)
+    assert world.told()[-1]["nodes"] == []
+
+    world.come(B, facts=joined_as(A))
+    world.wait(0.2)
+
+    assert world.told()[-1]["nodes"] == [["a", "b"]]
+
+
+def test_a_head_that_claims_a_part_of_another_one_is_not_believed(world: World) -> None:
+    world.come(B, facts=joined_as(C))
+    world.come(C, facts=joined_as(C, B))
+    world.come(A, facts=joined_as(A, B))
+    world.wait(0.2)
+
+    assert world.told()[-1]["nodes"] == [["c", "b"]]
+
+
 def test_two_that_lose_each_other_are_left_alone_for_a_while(world: World) -> None:
     """Each time costs what runs on them; a partner that comes anew is another one."""
     world.come(A, facts=joined_as(A, B))

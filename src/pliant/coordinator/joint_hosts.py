@@ -48,6 +48,10 @@ class _Host:
     alone: LoneHost | None = None
     """None: it has not said so on this connection, or was told with whom it is one since."""
 
+    head: str = ""
+    parts: tuple[NodeId, ...] = ()
+    """Of which node it is, as it has said on this connection: see ``NodeFacts``."""
+
 
 class JointHosts:
     """The hosts of one job."""
@@ -82,14 +86,28 @@ class JointHosts:
         if known is None:
             known = self._hosts[node] = _Host(joined.life)
         known.labels, known.alone, self._due_s = joined.labels, None, None
-        if not facts.head:
+        known.head, known.parts = facts.head, tuple(map(NodeId, facts.parts))
+        if facts.head:
+            self._believe(NodeId(facts.head), now_s)
+        else:
             self._lose(node, now_s)
-        elif facts.head == node and not any(self._is_alone(NodeId(part)) for part in facts.parts):
-            joint = JointNode(node, tuple(map(NodeId, facts.parts)))
-            if self._joint.get(node) != joint:
-                self._tries = joint_nodes.succeeded(self._tries, joint, now_s=now_s)
-                self._joined.append(joint)
-            self._joint[node] = joint
+
+    def _believe(self, head: NodeId, now_s: float) -> None:
+        """Take hosts for a node if its head has said so, and none of them anything else."""
+        known = self._hosts.get(head)
+        if known is None or known.head != head:
+            return
+        if not all(self._may_be(part, head) for part in known.parts):
+            return
+        joint = JointNode(head, known.parts)
+        if self._joint.get(head) != joint:
+            self._tries = joint_nodes.succeeded(self._tries, joint, now_s=now_s)
+            self._joined.append(joint)
+        self._joint[head] = joint
+
+    def _may_be(self, part: NodeId, head: NodeId) -> bool:
+        host = self._hosts.get(part)
+        return host is None or (host.alone is None and host.head in ("", head))
 
     def hear_alone(self, said: HostAlone, *, now_s: float) -> str | None:
         """Take note that a host is alone; say what is wrong with that, None: nothing."""
@@ -105,6 +123,7 @@ class JointHosts:
         self._tries = tries
         self._lose(said.node, now_s)
         known.endpoint, self._due_s = said.endpoint, None
+        known.head, known.parts = "", ()
         since_s = now_s if known.alone is None else known.alone.since_s
         known.alone = LoneHost(
             node=said.node, devices=said.devices, since_s=since_s, labels=known.labels
