@@ -16,9 +16,9 @@ from pliant.core.joint_nodes import (
     MOST_SETTLE_S,
     SETTLE_S,
     STEADY_S,
-    JointNode,
     JointRule,
     LoneHost,
+    NodeHosts,
     Pair,
     PairTry,
     failed,
@@ -41,7 +41,7 @@ def host(name: str, devices: int = 1, rack: str | None = None, since_s: float = 
     return LoneHost(node=NodeId(name), devices=devices, since_s=since_s, labels=labels)
 
 
-def hosts_of(made: tuple[JointNode, ...]) -> list[tuple[str, ...]]:
+def hosts_of(made: tuple[NodeHosts, ...]) -> list[tuple[str, ...]]:
     return [joint.hosts for joint in made]
 
 
@@ -186,12 +186,12 @@ def test_no_two_of_a_node_are_apart_its_parts_neither() -> None:
 
 
 def test_two_that_failed_try_it_the_other_way_round() -> None:
-    lone, joint = [host("a"), host("b")], JointNode(A, (B,))
+    lone, joint = [host("a"), host("b")], NodeHosts(A, (B,))
     tries = failed(told({}, joint), A, [B], now_s=0.0)
 
     assert joint_nodes(lone, tries, TWO, now_s=FIRST_PAUSE_S - 0.1) == ()
     (again,) = joint_nodes(lone, tries, TWO, now_s=FIRST_PAUSE_S)
-    assert again == JointNode(B, (A,))
+    assert again == NodeHosts(B, (A,))
     tries = failed(told(tries, again), A, [B], now_s=5.0)
     assert joint_nodes(lone, tries, TWO, now_s=15.0) == (joint,)
 
@@ -201,7 +201,7 @@ def test_the_pause_of_two_doubles_and_has_an_end() -> None:
     pauses = []
 
     for _ in range(9):
-        tries = failed(told(tries, JointNode(A, (B,))), A, [B], now_s=100.0)
+        tries = failed(told(tries, NodeHosts(A, (B,))), A, [B], now_s=100.0)
         pauses.append(tries[pair(A, B)].until_s - 100.0)
 
     assert pauses == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
@@ -209,7 +209,7 @@ def test_the_pause_of_two_doubles_and_has_an_end() -> None:
 
 def test_of_one_attempt_one_report_counts() -> None:
     """Both tell of it, late, and again when they have a new connection."""
-    once = failed(told({}, JointNode(A, (B,))), A, [B], now_s=0.0)
+    once = failed(told({}, NodeHosts(A, (B,))), A, [B], now_s=0.0)
 
     assert failed(once, B, [A], now_s=3.0) == once
     assert failed(once, A, [B], now_s=1000.0) == once
@@ -223,7 +223,7 @@ def test_what_a_coordinator_before_has_tried_counts_as_well() -> None:
 
 
 def test_two_that_part_again_and_again_are_left_alone_for_longer_each_time() -> None:
-    joint, tries = JointNode(A, (B,)), dict[Pair, PairTry]()
+    joint, tries = NodeHosts(A, (B,)), dict[Pair, PairTry]()
     pauses = []
 
     for lived_s in (1.0, 1.0, STEADY_S, 1.0):

@@ -25,7 +25,7 @@ from pliant.coordinator.nodes import JobNodes
 from pliant.core import joint_nodes
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import NodeJoined
-from pliant.core.joint_nodes import JointNode, JointRule, LoneHost, Pair, PairTry
+from pliant.core.joint_nodes import JointRule, LoneHost, NodeHosts, Pair, PairTry
 from pliant.core.values import AgentLife, Incarnation, Labels, NodeId
 from pliant.observe.log import EventLog
 from pliant.wire.messages import HostAlone, JoinHosts
@@ -61,7 +61,7 @@ class JointHosts:
         self._nodes = nodes
         self._log = log
         self._hosts: dict[NodeId, _Host] = {}
-        self._joint: dict[NodeId, JointNode] = {}
+        self._joint: dict[NodeId, NodeHosts] = {}
         """By the heads, which have said so."""
 
         self._tries: dict[Pair, PairTry] = {}
@@ -72,7 +72,7 @@ class JointHosts:
         self._said: tuple[object, ...] = ((), ())
         """What the log tells last of who is one, and who is alone."""
 
-        self._joined: list[JointNode] = []
+        self._joined: list[NodeHosts] = []
         self._missed: list[tuple[NodeId, tuple[NodeId, ...]]] = []
 
     def greet(self, joined: NodeJoined, facts: NodeFacts, *, now_s: float) -> None:
@@ -99,7 +99,7 @@ class JointHosts:
             return
         if not all(self._may_be(part, head) for part in known.parts):
             return
-        joint = JointNode(head, known.parts)
+        joint = NodeHosts(head, known.parts)
         if self._joint.get(head) != joint:
             self._tries = joint_nodes.succeeded(self._tries, joint, now_s=now_s)
             self._joined.append(joint)
@@ -168,7 +168,7 @@ class JointHosts:
             if all(map(self._is_alone, joint.hosts)):  # one may have gone meanwhile
                 self._tell(joint, incarnation)
 
-    def _tell(self, joint: JointNode, incarnation: Incarnation) -> None:
+    def _tell(self, joint: NodeHosts, incarnation: Incarnation) -> None:
         order = JoinHosts(
             head=joint.head,
             parts=joint.parts,

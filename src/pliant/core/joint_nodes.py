@@ -39,7 +39,7 @@ MOST_LOOKS = 10_000
 it could last for ever, and they are looked at again when the first of these may be."""
 
 
-class JointNode(NamedTuple):
+class NodeHosts(NamedTuple):
     """Hosts that are to be one node."""
 
     head: NodeId
@@ -107,12 +107,12 @@ Pair = frozenset[NodeId]
 PairTries = Mapping[Pair, PairTry]
 
 
-def told(tries: PairTries, joint: JointNode) -> dict[Pair, PairTry]:
+def told(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
     """Return what is known of pairs once these hosts are told to be one."""
     return {**tries, **{pair: _opened(tries, pair, joint.head) for pair in _pairs(joint)}}
 
 
-def succeeded(tries: PairTries, joint: JointNode, *, now_s: float) -> dict[Pair, PairTry]:
+def succeeded(tries: PairTries, joint: NodeHosts, *, now_s: float) -> dict[Pair, PairTry]:
     """Return what is known of pairs once these hosts are one."""
     opened = {pair: _opened(tries, pair, joint.head) for pair in _pairs(joint)}
     return {**tries, **{pair: replace(one, joined_s=now_s) for pair, one in opened.items()}}
@@ -141,7 +141,7 @@ def without(tries: PairTries, host: NodeId) -> dict[Pair, PairTry]:
     return {pair: one for pair, one in tries.items() if host not in pair}
 
 
-def _pairs(joint: JointNode) -> list[Pair]:
+def _pairs(joint: NodeHosts) -> list[Pair]:
     return [frozenset((joint.head, part)) for part in joint.parts]
 
 
@@ -161,7 +161,7 @@ def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) 
 
 def joint_nodes(
     lone: Iterable[LoneHost], tries: PairTries, rule: JointRule, *, now_s: float
-) -> tuple[JointNode, ...]:
+) -> tuple[NodeHosts, ...]:
     """Choose which hosts become one node now.
 
     Those of one site first, and of them those with room for as many replicas: what one has more
@@ -170,7 +170,7 @@ def joint_nodes(
     """
     left = [one for one in lone if rule.room(one.devices) > 0]
     apart = {pair for pair, one in tries.items() if now_s < one.until_s}
-    found: list[JointNode] = []
+    found: list[NodeHosts] = []
     for alike in _closeness(rule):
         groups: dict[Hashable, list[LoneHost]] = {}
         for one in left:
@@ -237,10 +237,10 @@ def _chosen(
     return None
 
 
-def _headed(hosts: Iterable[NodeId], tries: PairTries) -> JointNode:
+def _headed(hosts: Iterable[NodeId], tries: PairTries) -> NodeHosts:
     """Make a node of hosts: the head is who was none when they failed, then the first by name."""
     named = sorted(hosts)
     inside = [one for pair, one in tries.items() if one.times and pair <= set(named)]
     tried = Counter(one.head for one in inside)
     head = min(named, key=lambda node: (tried[node], node))
-    return JointNode(head, tuple(node for node in named if node != head))
+    return NodeHosts(head, tuple(node for node in named if node != head))
