@@ -20,6 +20,13 @@ _SHELL = partial(
     ),
 )
 _DRIVER = partial(_SHELL, path="driver.py")
+_AGENT = partial(
+    Fault,
+    rule="JointHosts",
+    room="agent",
+    path="joint_node.py",
+    suite=("tests/agent/test_joint_node.py",),
+)
 
 JOINT_FAULTS = [
     _RULE(
@@ -216,5 +223,72 @@ JOINT_FAULTS = [
         what="nobody looks which hosts can be joined",
         old="await self._joint_hosts.join_due(now_s, self._register.confirm, self.incarnation)",
         new="pass",
+    ),
+    _AGENT(
+        what="a head is let in that does not know the secret",
+        path="host_door.py",
+        old='hmac.compare_digest(said, proof(told.secret, "head", told.head, *shown))',
+        new="said",
+    ),
+    _AGENT(
+        what="a part is let in that does not know the secret",
+        path="host_door.py",
+        old='hmac.compare_digest(shown, proof(told.secret, "part", told.head, *known))',
+        new="shown",
+    ),
+    _AGENT(
+        what="the door stays open",
+        path="host_door.py",
+        old="        self.close()\n        return dict(came)\n",
+        new="        return dict(came)\n",
+    ),
+    _AGENT(
+        what="strangers at the door are not limited",
+        path="host_door.py",
+        old="            self.others.pop(0).transport.abort()\n",
+        new="            pass\n",
+    ),
+    _AGENT(
+        what="nobody notices that the other end is silent",
+        path="host_link.py",
+        old="        while self._silence < SILENT_LOOKS:\n",
+        new="        while True:\n",
+    ),
+    _AGENT(
+        what="a part whose link has ended lets its workers live",
+        path="joint_part.py",
+        old="            replica.kill(is_asked=True)\n        while self._replicas:\n",
+        new="            del replica\n        while False:\n",
+    ),
+    _AGENT(
+        what="the workers of a lost host never count as ended",
+        path="joint_node.py",
+        old="            workers.lose(link)\n",
+        new="            pass\n",
+    ),
+    _AGENT(
+        what="a kill does not reach other hosts",
+        path="local_replica.py",
+        old="            part.say(KillPart(replica=self.name, is_asked=is_asked))\n",
+        new="            pass\n",
+    ),
+    _AGENT(
+        what="a tunnel is sent more than it asks for",
+        path="tunnels.py",
+        suite=("tests/agent/test_tunnels.py",),
+        old="            while stream.room <= 0:\n",
+        new="            stream.room = PIECE_BYTES\n            while False:\n",
+    ),
+    _AGENT(
+        what="ledgers that a link swallowed are not told again",
+        path="joint_node.py",
+        old="        self._host.job.tell_again()\n",
+        new="",
+    ),
+    _AGENT(
+        what="a part that is told to end goes at once",
+        path="joint_node.py",
+        old="        part.link.say(PartLeaving(notice_s=notice_s))\n",
+        new="        return\n",
     ),
 ]

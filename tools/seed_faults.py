@@ -4,7 +4,7 @@
     python tools/seed_faults.py R7 R15      # some rules; Pool: those of docs/allocation.md
     python tools/seed_faults.py Usage Metrics  # what is told of a pool
     python tools/seed_faults.py Simulation
-    python tools/seed_faults.py Joint  # hosts that become one node
+    python tools/seed_faults.py Joint JointHosts  # hosts that become one node
     python tools/seed_faults.py P8 --suite tests/core/policy tests/conformance
     python tools/seed_faults.py --shard 1/4  # every fourth of them, to be run in parts
     python tools/seed_faults.py --all-but seeded.log  # those of which that output tells nothing

@@ -18,6 +18,8 @@ from tests.agent.joined import Joined, played, until
 from tests.agent.test_local_replica import MEETS, WAITS, gone
 from tests.agent.world import end, start
 from tests.certificates import Authority
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from pliant.agent import host_door, host_link
 from pliant.core.events import Exited, ExitKind, NodeLeaving
@@ -182,7 +184,7 @@ def test_a_host_that_falls_silent_is_lost_to_the_others(
 def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_door, "JOIN_S", 1.0)
+    monkeypatch.setattr(host_door, "JOIN_S", 3.0)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -220,6 +222,31 @@ def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
     play(scene, WAITS)
 
 
+def test_a_head_that_does_not_know_the_secret_is_not_followed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_door, "JOIN_S", 1.0)
+    came: list[str] = []
+
+    def pretend(connection: ServerConnection, request: Request, response: Response) -> None:
+        came.append(request.headers["Pliant-Part"])
+        response.headers["Pliant-Proof"] = request.headers["Pliant-Proof"]  # as the part has said
+
+    async def scene(hosts: Joined) -> None:
+        async def stay(connection: ServerConnection) -> None:
+            await connection.wait_closed()
+
+        async with serve(stay, "127.0.0.1", 0, process_response=pretend) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            told = await hosts.order(endpoint=f"127.0.0.1:{port}")
+            await hosts.parts[0].say(told)
+
+            assert (await hosts.parts[0].alone(2)).missed == ("h0",)
+            assert set(came) == {"h1"}
+
+    play(scene, WAITS)
+
+
 def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(play: Play) -> None:
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -227,13 +254,14 @@ def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(pl
         with pytest.raises(ConnectionRefusedError):  # nobody is awaited so far
             socket.create_connection((host, int(port)))
         await hosts.head.say(told)
-        strangers: list[asyncio.StreamWriter] = []
+        strangers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         await until(lambda: hosts.head.agent._joint._task, "the door is opened")
         while len(strangers) < 3 * host_door.MOST_STRANGERS:
             with suppress(ConnectionRefusedError):
-                _, writer = await asyncio.open_connection(host, int(port))
-                strangers.append(writer)
-        strangers[-1].write(b"GET / HTTP/1.1\r\nHost: h0\r\n\r\n")
+                strangers.append(await asyncio.open_connection(host, int(port)))
+        strangers[-1][1].write(b"GET / HTTP/1.1\r\nHost: h0\r\n\r\n")
+        sent_away = 2 * host_door.MOST_STRANGERS
+        await until(lambda: sum(map(_has_ended, strangers)) >= sent_away, "the oldest go")
 
         for part in hosts.parts:
             await part.say(told)
@@ -241,12 +269,16 @@ def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(pl
         await hosts.are_joined()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)))
-        for writer in strangers:
+        for _, writer in strangers:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
     play(scene, WAITS)
+
+
+def _has_ended(stranger: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool:
+    return stranger[0].at_eof() or stranger[0].exception() is not None
 
 
 TALKS = (

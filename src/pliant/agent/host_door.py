@@ -140,9 +140,15 @@ class HeadDoor:
                 del came[part]
 
         await self._serve(let_in, look_at, prove)
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(JOIN_S):
                 await are_there.wait()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            for link in came.values():
+                link.cut()
+            raise
         self.close()
         return dict(came)
 
