@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,14 @@ from torch.utils.data import Dataset
 
 from pliant.engine.data import sample_words
 from pliant.engine.data.loading import Schedule, SlotLoader
-from pliant.engine.data.sample_words import MOST_DRAWS, words_of_samples
+from pliant.engine.data.sample_words import MOST_DRAWS, Words, words_of_samples
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at all samples, and wait for them, on a loaded machine as well."""
+    for name in ("ENOUGH_S", "WAIT_S"):
+        monkeypatch.setattr(f"pliant.engine.data.sample_words.{name}", 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +80,17 @@ def test_other_paths_to_the_same_data_say_the_same() -> None:
     assert mine == words_of_samples(Made(lambda index: (index, "/data/1.png", "gs://b/1")), 7)
 
 
+def test_paths_that_numpy_keeps_are_paths_as_well() -> None:
+    """Seen: files listed in an array, an item of which is a text of numpy's."""
+
+    def words(*texts: str) -> Words:
+        array = np.array(texts)
+        return words_of_samples(Made(lambda index: (array[0], array, index)), 7)
+
+    assert words("/home/a/1.png", "cat") == words("/data/1.png", "cat")
+    assert words("/data/1.png", "cat") != words("/data/1.png", "dog")
+
+
 def test_a_generator_of_the_datasets_own_says_nothing() -> None:
     """An augmentation that is not the same on two replicas is no reason to refuse one."""
     own = random.Random(1)
@@ -105,6 +125,7 @@ def test_samples_that_come_slowly_are_drawn_as_often_as_is_needed(
     now = iter(float(second) for second in range(100))
     clock = SimpleNamespace(monotonic=lambda: next(now) / 10)
     monkeypatch.setattr(sample_words, "time", clock)
+    monkeypatch.setattr(sample_words, "ENOUGH_S", 0.5)
     fetched: list[int] = []
 
     def make(index: int) -> int:
@@ -117,17 +138,57 @@ def test_samples_that_come_slowly_are_drawn_as_often_as_is_needed(
     assert MOST_DRAWS > 2
 
 
+def test_a_first_sample_that_comes_slowly_is_drawn_twice_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: one of a second was drawn eight times, and nobody waited for what was found."""
+    fetched: list[int] = []
+    monkeypatch.setattr("pliant.engine.data.sample_words.ENOUGH_S", 1.0)
+    monkeypatch.setattr(
+        "pliant.engine.data.sample_words.time.monotonic", lambda: float(len(fetched))
+    )
+
+    def make(index: int) -> int:
+        fetched.append(index)
+        return index
+
+    assert list(words_of_samples(Made(make), 7)) == [0]
+    assert fetched == [0, 0]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_tells_what_the_process_that_fetches_has_seen(num_workers: int) -> None:
     dataset = Made(lambda index: torch.full((3,), float(index)), 22)
-    plan = Schedule(
-        size=22, global_batch_size=8, micro_batch_size=2, seed=3, shuffle=True, drop_last=False
-    )
-    loader = SlotLoader(
-        dataset, plan, num_slots=4, collate_fn=None, num_workers=num_workers, is_compared=True
-    )
+    loader = loader_of(dataset, num_workers)
     loader.open()
     try:
         assert loader.samples() == words_of_samples(dataset, 3)
     finally:
         loader.close()
+
+
+def test_what_a_loader_tells_is_read_though_a_thousand_files_are_open() -> None:
+    """Seen: a dataset of many files, and ``filedescriptor out of range in select()``."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    dataset, many = Made(lambda index: index, 22), list[int]()
+    loader = loader_of(dataset, 1)
+    try:
+        many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+        loader.open()
+
+        assert loader.samples() == words_of_samples(dataset, 3)
+    finally:
+        loader.close()
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def loader_of(dataset: Made, num_workers: int) -> SlotLoader:
+    plan = Schedule(
+        size=22, global_batch_size=8, micro_batch_size=2, seed=3, shuffle=True, drop_last=False
+    )
+    return SlotLoader(
+        dataset, plan, num_slots=4, collate_fn=None, num_workers=num_workers, is_compared=True
+    )

@@ -88,10 +88,12 @@ class SampleReport:
     def read(self) -> Words:
         """Return what the first loader process says; nothing if it takes too long.  Once."""
         deadline_s = time.monotonic() + WAIT_S
-        text = b""
+        text, said = b"", select.poll()  # select takes no descriptor above 1,023
+        if self._reads >= 0:
+            said.register(self._reads, select.POLLIN)
         while self._reads >= 0 and not text.endswith(b"\n"):
             left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([self._reads], [], [], left_s)[0]:
+            if not said.poll(left_s * 1000):
                 break
             if not (part := os.read(self._reads, 1 << 12)):
                 break
@@ -139,6 +141,8 @@ class _UnknownError(Exception):
 
 def _add(hasher: Any, value: Any) -> None:
     """Add a part of a sample to its digest, and the parts of that."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "U":
+        value = value.tolist()  # texts, which may be paths
     if isinstance(value, dict):
         for key in sorted(value, key=str):
             _add_bytes(hasher, "key", str(key).encode("utf-8", "surrogatepass"))
