@@ -18,6 +18,8 @@ for name in ("DATA_DIR", "MISSING_ONE"):
 path = os.getenv("SHARDS", "4")
 is_set = "DEBUG_DATA" in os.environ
 hidden = os.environ.get("WANDB_API_KEY"), os.environ.get("HOSTNAME"), os.environ.get("RANK")
+hidden = os.environ["DATABASE_URL"], os.environ.get("MYSQL_PWD"), os.environ.get("SENTRY_DSN")
+each_hosts_own = [os.environ.get(name) for name in ("NODE_RANK", "POD_NAME", "NODE_NAME")]
 copies = dict(os.environ), {**os.environ}, os.environ.copy()
 """
 
@@ -27,7 +29,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Let a script ask; nothing of that stays."""
     names: dict[str, str] = {}
     monkeypatch.setattr(environment_reads, "_asked", names)
-    for name, value in (("LOSS_SCALE", "2.0"), ("DATA_DIR", "/a"), ("WANDB_API_KEY", "hidden")):
+    values = {"LOSS_SCALE": "2.0", "DATA_DIR": "/a", "DEBUG_DATA": "2.0", "WANDB_API_KEY": "hidden"}
+    for name, value in {**values, "DATABASE_URL": "postgres://me:hidden@host/data"}.items():
         monkeypatch.setenv(name, value)
     kind = type(os.environ)
     environment_reads.watch(os.environ)
@@ -42,6 +45,11 @@ def test_the_names_that_a_script_asks_for_are_known(asked: dict[str, str]) -> No
     assert set(asked) == {"LOSS_SCALE", "DATA_DIR", "MISSING_ONE", "SHARDS", "DEBUG_DATA"}
     assert asked["MISSING_ONE"] == "missing"
     assert not any(value in "".join(asked.values()) for value in ("2.0", "/a"))
+
+
+def test_that_two_variables_are_alike_is_not_told(asked: dict[str, str]) -> None:
+    assert os.environ["LOSS_SCALE"] == os.environ["DEBUG_DATA"]
+    assert asked["LOSS_SCALE"] != asked["DEBUG_DATA"]
 
 
 def test_a_joiner_whose_environment_differs_names_the_variables_and_no_value(

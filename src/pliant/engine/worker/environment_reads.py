@@ -5,6 +5,8 @@ their own.  Owns how a question is noticed, and which variables are each host's 
 never kept, nor shown, and of those that sound like secrets nothing at all.  Must not know who
 compares.
 
+A short value can be guessed from its digest by who reads what travels between members.
+
 Not seen: what packages ask for, what the script hands to other processes, and questions before this
 began.
 """
@@ -21,10 +23,14 @@ import xxhash
 
 from pliant.engine.worker.script_files import is_own
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN|SECRET|PASS|PWD|KEY|CREDENTIAL|AUTH|COOKIE|SESSION|DSN", re.IGNORECASE)
+
+_SECRET_VALUE = re.compile(r"://[^/]*@")
+"""A URL with a name and a password."""
 
 _OWN = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_.*|.*_VISIBLE_DEVICES|PLIANT_.*|SLURM_.*|"
+    r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|MASTER_.*|.*_VISIBLE_DEVICES|PLIANT_.*|SLURM_.*|"
+    r"(POD|NODE|HOST)_(NAME|IP|UID)|JOB_COMPLETION_INDEX|"
     r"HOME|HOST(NAME)?|USER|LOGNAME|(OLD)?PWD|PATH|TE?MP(DIR)?|SHELL|TERM|COLUMNS|LINES|.*_PROXY|"
     r"(OMP|MKL)_NUM_THREADS",
     re.IGNORECASE,
@@ -63,7 +69,9 @@ class _Watched(type(os.environ)):  # type: ignore[misc]  # noqa: TID251  its cla
         except KeyError:
             _note(name, _MISSING)
             raise
-        _note(name, xxhash.xxh3_64(value.encode("utf-8", "surrogateescape")).hexdigest()[:8])
+        if not _SECRET_VALUE.search(value):
+            said = f"{name}={value}".encode("utf-8", "surrogateescape")  # equal values are unlike
+            _note(name, xxhash.xxh3_64(said).hexdigest()[:8])
         return value
 
     def keys(self) -> Any:
