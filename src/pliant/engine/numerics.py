@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterator
 from functools import cache
 
+import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
@@ -29,6 +30,8 @@ TIMES = 4
 @cache
 def word_of_numerics(threads: int) -> str:
     """Return a digest of some results, the same wherever torch rounds alike; 10 to 50 ms, once.
+
+    With several threads seconds, where other processes keep the cores busy.
 
     ``threads``: those that torch has now.  Draws no random numbers.
 
@@ -70,8 +73,12 @@ def _results() -> Iterator[torch.Tensor]:
 
 
 def _numbers(*shape: int) -> torch.Tensor:
-    """Return numbers from -2 to 2 that are the same everywhere: one rounding each."""
+    """Return numbers from -2 to 2 that are the same everywhere: one rounding each.
+
+    By numpy, in one thread: on a loaded machine each operation of several threads waits for all.
+    """
     size = torch.Size(shape).numel()
-    places = torch.arange(size, dtype=torch.int64, device="cpu")
-    whole = (places * 7919 + 104_729).remainder(2003) - 1001
-    return (whole.to(torch.float32) / 500).reshape(shape)
+    whole = (np.arange(size, dtype=np.int64) * 7919 + 104_729) % 2003 - 1001
+    numbers = torch.empty(size, dtype=torch.float32, device="cpu")  # aligned as torch's own are
+    np.divide(whole.astype(np.float32), np.float32(500), out=numbers.numpy())
+    return numbers.reshape(shape)
