@@ -247,7 +247,11 @@ def test_a_head_that_does_not_know_the_secret_is_not_followed(
     play(scene, WAITS)
 
 
-def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(play: Play) -> None:
+def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_door, "OPEN_S", 60.0)  # they do not go by themselves
+
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
         host, _, port = told.endpoint.partition(":")
