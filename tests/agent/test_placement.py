@@ -127,3 +127,13 @@ def test_only_the_device_that_others_use_rests_not_those_of_the_other_workers() 
 
     assert devices.put(R2, 2) == (0, 2)
     assert devices.put(R3) == ()
+
+
+def test_what_a_worker_of_another_host_has_found_in_use_rests_there() -> None:
+    devices = Devices([0])
+    devices.put(R1)
+
+    assert devices.rest(R1, 1) is None
+
+    assert devices.used == {}
+    assert devices.put(R2) == (0,)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.agent.joined import R1, until
 
+from pliant.agent import tunnels
 from pliant.agent.tunnels import WINDOW_BYTES, Tunnels
 from pliant.wire.host_records import STREAM_BYTES, TunnelOpened, TunnelRead, TunnelRecord
 
@@ -86,6 +87,38 @@ def test_a_worker_0_is_waited_for_and_its_end_is_the_end_of_the_other(tmp_path: 
         assert head.frames == [(7).to_bytes(STREAM_BYTES, "big")]
         assert head.said == [TunnelRead(stream=7, count=5)]
         server.close()
+        await head.tunnels.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1 << 32, 1 << 80, 7])
+def test_a_tunnel_without_a_number_of_its_own_is_not_opened(tmp_path: Path, number: int) -> None:
+    async def play() -> None:
+        head = End(tmp_path)
+        head.tunnels.opened(TunnelOpened(stream=7, replica=R1, socket="channel"))
+
+        with pytest.raises(ValueError, match="number"):
+            head.tunnels.opened(TunnelOpened(stream=number, replica=R1, socket="store"))
+
+        await head.tunnels.close()
+
+    asyncio.run(play())
+
+
+def test_tunnels_are_not_opened_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnels, "MOST_STREAMS", 3)
+
+    async def play() -> None:
+        head = End(tmp_path)
+        for number in (1, 2, 3):
+            head.tunnels.opened(TunnelOpened(stream=number, replica=R1, socket="channel"))
+
+        with pytest.raises(ValueError, match="more than 3"):
+            head.tunnels.opened(TunnelOpened(stream=4, replica=R1, socket="channel"))
+
         await head.tunnels.close()
 
     asyncio.run(play())

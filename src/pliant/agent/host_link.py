@@ -13,6 +13,7 @@ An end that says nothing for ``SILENT_LOOKS`` is gone: each says every second th
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,8 @@ MOST_WAITING_BYTES = 1 << 20
 
 MOST_RECORDS = 100
 """Waiting, with which a link has no room for what can wait."""
+
+_log = logging.getLogger(__name__)
 
 
 class HostLink:
@@ -77,15 +80,19 @@ class HostLink:
 
     async def run(self) -> None:
         """Carry until the link ends."""
-        send_again_soon(self._connection.transport.get_extra_info("socket"))
         tasks = [asyncio.create_task(one) for one in (self._send_all(), self._watch())]
         try:
+            if (sock := self._connection.transport.get_extra_info("socket")) is not None:
+                send_again_soon(sock)  # none: TLS that has ended knows of no socket
             with suppress(ConnectionClosed):
                 async for data in self._connection:
                     self._silence = 0
                     self._take_frame(data)
         except ValueError as error:
             self.why = f"it has said what cannot be read: {str(error).splitlines()[0]:.200}"
+        except Exception:  # a boundary: what it says may be whatever its host makes of it
+            _log.exception("what %s has said could not be taken", self.other)
+            self.why = "it has said what could not be taken"
         finally:
             for task in tasks:
                 task.cancel()

@@ -103,5 +103,7 @@ class HeadWorkers:
         received = decode(said, NEWS)
         if isinstance(received, Refusal):
             self._refuse(link.other, received.reason)
+        elif not getattr(received.message, "worker", None):
+            self._refuse(link.other, "spoke for a worker 0")  # which is the head's own
         else:
             self._send(received.message)

@@ -105,6 +105,7 @@ class LocalReplica:
         self._is_silent = False
         self._ends: list[tuple[int, int, int]] = []
         self._directory = ""
+        self._is_killed = False
 
     async def open(
         self, logs: Path, listener: OutputListener, meeting_place: Callable[[], Path]
@@ -158,15 +159,15 @@ class LocalReplica:
     def started(
         self, index: int, pid: int, *, node: NodeId, elsewhere: int | None = None
     ) -> Started:
-        """Note the process of a worker, and word it; kill one whose end was asked for before.
+        """Note the process of a worker, and word it; kill one whose replica was killed before.
 
         ``elsewhere``: the device of one that is on another host.
         """
         worker = self.workers[index]
         device = self._devices[index].number if index < len(self.here) else elsewhere
         worker.started(pid)
-        if worker.is_end_requested:
-            self._kill(is_asked=True)
+        if self._is_killed:  # perhaps before anything was asked to start it
+            self._kill(is_asked=worker.is_end_requested)
         return Started(replica=self.name, node=node, pid=pid, device=device, worker=worker.worker)
 
     def unsaid_life(self) -> Progressed | None:
@@ -231,6 +232,7 @@ class LocalReplica:
             self._kill()
 
     def _kill(self, *, is_asked: bool = False) -> None:
+        self._is_killed = True
         self._ask(KillReplica(replica=self.name), ())
         for part, _ in self._parts:
             part.say(KillPart(replica=self.name, is_asked=is_asked))

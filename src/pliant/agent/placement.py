@@ -72,7 +72,8 @@ class Devices:
         Return the device, and after how many seconds to ``wake`` it; None if it was on none.
         """
         devices = self.devices_of(replica)
-        if not devices:
+        if place >= len(devices):  # it is on none here, or that worker is on another host
+            self.leave(replica)
             return None
         device = devices[place]
         del self._used[device]

@@ -16,6 +16,9 @@ from pliant.core.worker_names import worker_name
 from pliant.wire.codec import FOLLOWER_NOTES, Message, Refusal, decode
 from pliant.wire.host_records import PartEnded
 
+MOST_LETTERS = 10_000
+"""Of how it has ended: its host is another machine, and no coordinator reads more than 1 MB."""
+
 
 class RemoteWorker:
     """A worker from the request to start it until its exit was reported; never worker 0."""
@@ -70,7 +73,7 @@ class RemoteWorker:
     def ended(self, told: PartEnded) -> None:
         """Take how it has ended."""
         worker = None if told.worker is None else self.worker
-        self._end(told.kind, told.detail, worker)
+        self._end(told.kind, told.detail[:MOST_LETTERS], worker)
 
     def lost(self, why: str) -> None:
         """Count as ended: nothing more will be heard of it."""

@@ -28,6 +28,9 @@ from pliant.wire.launch import CHANNEL_SOCKET, STORE_SOCKET
 WINDOW_BYTES = 1 << 20
 """Of a stream that are on their way at one time."""
 
+MOST_STREAMS = 4096
+"""Of one link: each is a descriptor of the head and a thread of a worker 0."""
+
 PIECE_BYTES = 1 << 16
 
 RETRY_S = 0.05
@@ -82,7 +85,15 @@ class Tunnels:
             server.close()
 
     def opened(self, record: TunnelOpened) -> None:
-        """Lead a connection of another host to worker 0."""
+        """Lead a connection of another host to worker 0.
+
+        Raises:
+            ValueError: there are too many, or it has no number of its own.
+        """
+        if not 0 < record.stream < 1 << 8 * STREAM_BYTES or record.stream in self._streams:
+            raise ValueError(f"a tunnel cannot have the number {record.stream}")
+        if len(self._streams) >= MOST_STREAMS:
+            raise ValueError(f"more than {MOST_STREAMS} tunnels")
         stream = self._streams[record.stream] = _Stream()
         self._spawn(self._lead(record, stream))
 

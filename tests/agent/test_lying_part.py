@@ -1,0 +1,168 @@
+"""A part of a joint node that says what it should not, and a link that ends before it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from tests.agent.joined import DEADLINE_S, R1
+from websockets.exceptions import ConnectionClosedOK
+
+from pliant.agent.agent_config import PoolDevice
+from pliant.agent.host_link import HostLink
+from pliant.agent.joint_head import HeadWorkers
+from pliant.agent.local_replica import LocalReplica
+from pliant.agent.replicas_here import ReplicasHere
+from pliant.core.events import ExitKind
+from pliant.core.values import NO_INCARNATION, Incarnation, NodeId
+from pliant.wire import launch
+from pliant.wire.codec import MAX_MESSAGE_BYTES, Message, encode
+from pliant.wire.host_records import (
+    RECORDS,
+    KillPart,
+    LinkRecord,
+    PartEnded,
+    PartNews,
+    PartReaped,
+)
+from pliant.wire.messages import LedgerGrown, OutputGrown
+
+H1 = NodeId("h1")
+
+
+class EndedConnection:
+    """One that was lost before anything was heard; over TLS it has no socket any more."""
+
+    def __init__(self, *frames: str) -> None:
+        self.transport, self.frames, self.is_cut = self, list(frames), False
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+    def __aiter__(self) -> EndedConnection:
+        return self
+
+    async def __anext__(self) -> str:
+        if not self.frames:
+            raise ConnectionClosedOK(None, None)
+        return self.frames.pop(0)
+
+    async def send(self, data: object) -> None:
+        raise ConnectionClosedOK(None, None)
+
+
+def link_of(connection: EndedConnection) -> HostLink:
+    return HostLink(cast(Any, connection), H1, devices=1, directory_of=lambda replica: None)
+
+
+def test_a_link_that_was_lost_before_it_was_used_has_ended() -> None:
+    async def play() -> None:
+        link = link_of(EndedConnection())
+
+        await asyncio.wait_for(link.run(), DEADLINE_S)
+
+        assert link.ended.is_set()
+
+    asyncio.run(play())
+
+
+def test_what_cannot_be_taken_ends_the_link_and_nothing_else() -> None:
+    async def play() -> None:
+        said = RECORDS.dump_json(PartReaped(replica=R1, place=1, returncode=1)).decode()
+        link = link_of(EndedConnection(said, said))
+
+        def fail(record: LinkRecord) -> None:
+            raise OverflowError("too large")
+
+        link.on_record = fail
+        await asyncio.wait_for(link.run(), DEADLINE_S)
+
+        assert link.ended.is_set()
+        assert link.why == "it has said what could not be taken"
+
+    asyncio.run(play())
+
+
+class NoReplicas:
+    def get(self, replica: str) -> None:
+        return None
+
+
+@pytest.mark.parametrize("worker", [None, 0])
+def test_a_part_does_not_tell_what_a_worker_0_has_written_or_printed(worker: int | None) -> None:
+    sent: list[Message] = []
+    refused: list[tuple[str, str]] = []
+    head = HeadWorkers(
+        cast(ReplicasHere, NoReplicas()),
+        send=sent.append,
+        refuse=lambda *why: refused.append(why),
+        on_leaving=lambda notice_s: None,
+    )
+    forged = LedgerGrown(replica=R1, part=0, offset=0, lines="{}\n", worker=worker)
+    printed = OutputGrown(replica=R1, offset=0, text="hello\n", worker=1)
+
+    async def play() -> None:
+        link = link_of(EndedConnection())
+        head.meet(link)
+        for message in (forged, printed):
+            link.on_record(PartNews(message=encode(message, NO_INCARNATION).decode()))
+
+    asyncio.run(play())
+    assert sent == [printed]
+    assert refused == [("h1", "spoke for a worker 0")]
+
+
+class Replica:
+    """One with a worker here and one on another host, and what is asked for it."""
+
+    def __init__(self) -> None:
+        self.asked: list[launch.Request] = []
+        self.link = link_of(EndedConnection())
+        self.told: list[LinkRecord] = []
+        self.link.say = self.told.append  # type: ignore[method-assign,assignment]
+        self.replica = LocalReplica(
+            R1,
+            [PoolDevice()],
+            ask=lambda request, fds: self.asked.append(request),
+            on_message=lambda message: None,
+            on_refusal=lambda *why: None,
+            parts=(self.link,),
+        )
+
+
+def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> None:
+    """The worker here has no process when it is to be killed: it is killed once it has one."""
+
+    async def play() -> None:
+        its = Replica()
+        (place,) = its.replica.lose(H1, "it is gone")
+        assert await its.replica.reap(place, -9) is None
+
+        its.asked.clear()
+        its.told.clear()
+        its.replica.started(0, 99_999_999, node=NodeId("h0"))
+
+        assert its.asked == [launch.KillReplica(replica=R1)]
+        assert its.told == [KillPart(replica=R1, is_asked=False)]
+        its.replica.close()
+
+    asyncio.run(play())
+
+
+def test_how_a_worker_of_another_host_has_ended_fits_into_a_message() -> None:
+    async def play() -> None:
+        its = Replica()
+        lies = "\u2620" * MAX_MESSAGE_BYTES
+        remote = its.replica.elsewhere[1]
+
+        remote.ended(PartEnded(replica=R1, place=1, kind=ExitKind.SCRIPT, detail=lies, worker=1))
+
+        exited = await remote.exit(1)
+        assert lies.startswith(exited.detail)
+        assert len(encode(exited, Incarnation(1))) < MAX_MESSAGE_BYTES
+
+    asyncio.run(play())
