@@ -22,6 +22,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from pliant.agent import host_door, host_link
+from pliant.core.agreement import NodeFacts
 from pliant.core.events import Exited, ExitKind, NodeLeaving
 from pliant.wire.messages import AgentLeft, HostAlone, LedgerGrown, OutputGrown, Traceback
 
@@ -67,6 +68,25 @@ def test_a_replica_has_workers_on_each_host_and_ends_as_one(play: Play) -> None:
         assert (exited.replica, exited.kind, exited.worker) == ("r1", ExitKind.SIGNAL, None)
         assert gone([one.pid for one in workers])
         assert hosts.parts[0].all(type(exited)) == []
+
+    play(scene, WAITS)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_host_that_fails_while_it_is_joined_is_not_one_with_others(
+    play: Play, failing: int
+) -> None:
+    async def scene(hosts: Joined) -> None:
+        told = await hosts.order()
+        host, other = hosts.hosts[failing], hosts.hosts[1 - failing]
+        await host.say(told)
+        await until(lambda: host.agent._joint._task, "it is about to be joined")
+
+        host.agent._joint.give_up()
+        await other.say(told)
+
+        await other.alone(2)
+        assert not any(one.all(NodeFacts)[-1].head for one in hosts.hosts)
 
     play(scene, WAITS)
 

@@ -216,7 +216,7 @@ class JoinedHost:
         try:
             links = await door.awaited(told, workers.directory_of, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
-            if self._missed:
+            if self._missed or self._is_over:
                 return
             for link in links.values():
                 link.say(AllJoined())
@@ -254,6 +254,7 @@ class JoinedHost:
             link.cut()
 
     async def _be_part(self, told: JoinHosts) -> None:
+        self._missed = (told.head,)  # whatever comes in between
         link = await reached(
             told,
             self._config.node,
@@ -261,9 +262,9 @@ class JoinedHost:
             address=self._config.address,
             tls=self._tls(),
         )
-        self._missed = (told.head,) if link is None else ()
         if link is None:
             return
+        self._missed = ()
         workers = PartWorkers(link, self._host)
         link.on_record = workers.obey
         tasks = [asyncio.create_task(one) for one in (link.run(), self._greet_as(told, workers))]
@@ -282,6 +283,9 @@ class JoinedHost:
 
     async def _greet_as(self, told: JoinHosts, workers: PartWorkers) -> None:
         await workers.joined.wait()
+        if self._is_over:  # nothing can be started here any more: the others are to look for others
+            workers.link.cut()
+            return
         self._told, self._part = told, workers
         self._speaker.renew()
         await workers.tell_signs()
