@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from pliant.observe.log import Record
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(namespaces.obstacle()), reason=namespaces.obstacle()),
 ]
 
@@ -192,6 +193,45 @@ def test_the_agent_of_a_host_is_killed_and_another_takes_its_place(
     job.until(lambda: not workers_on(host) + workers_on(other), "nothing is left there")
     job.employ(host)
     job.trains(2, after=before)
+    job.stop()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stopped", ["head", "part"])
+def test_an_agent_that_was_stopped_finds_itself_alone_and_is_joined_anew(
+    job: Spanning, stopped: str
+) -> None:
+    """Its workers go on meanwhile; they are killed before it is of use again."""
+    pair = job.pair()
+    host, other = pair if stopped == "head" else pair[::-1]
+    before = job.orders()[-1]["generation"]
+
+    job.agents[host.name].send_signal(signal.SIGSTOP)
+
+    job.until(lambda: not workers_on(other), "the other one has found it silent")
+    time.sleep(3)  # 8 s in all
+    job.agents[host.name].send_signal(signal.SIGCONT)
+    job.trains(2, after=job.trains(1, after=before))
+    job.stop()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("lost", ["head", "part"])
+def test_a_fork_server_is_killed_and_the_node_goes_on(job: Spanning, lost: str) -> None:
+    pair = job.pair()
+    host = pair[0] if lost == "head" else pair[1]
+    before = job.orders()[-1]["generation"]
+    (worker,) = workers_on(host)
+    server = worker.parent()
+    assert server is not None
+
+    server.kill()
+
+    job.trains(2, after=job.trains(1, after=before))
+    (exited,) = job.records("exited")
+    assert (exited["detail"], exited["worker"]) == ("SIGKILL", int(lost == "part"))
+    with suppress(psutil.NoSuchProcess):  # nobody reaps there what has lost its parent
+        assert worker.status() == psutil.STATUS_ZOMBIE
     job.stop()
 
 
