@@ -6,7 +6,8 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from tests.agent.joined import DEADLINE_S, R1
+from tests.agent.joined import R1
+from tests.agent.world import DEADLINE_S
 from websockets.exceptions import ConnectionClosedOK
 
 from pliant.agent.agent_config import PoolDevice

@@ -18,9 +18,9 @@ from pliant.agent.uplink import Uplink
 from pliant.core.commands import Reform
 from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
+from pliant.core.values import Generation, Incarnation, NodeId, Order, ReplicaId, Seat
 from pliant.wire.codec import MAX_MESSAGE_BYTES, encode
-from pliant.wire.messages import Heard
+from pliant.wire.messages import AgentFailed, Heard
 from pliant.wire.packed_messages import packed
 
 pytestmark = pytest.mark.timeout(60)
@@ -351,3 +351,32 @@ def test_a_file_that_no_coordinator_has_written_yet_is_waited_for() -> None:
 
     with pytest.raises(PermanentError, match=r"no coordinator at any place: .*json"):
         asyncio.run(uplink.run())
+
+
+def test_what_is_too_long_for_a_coordinator_is_not_said_again_and_again(
+    place: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends the connection on such a message, and what it has not read is said again."""
+
+    async def play() -> list[str | bytes]:
+        heard: list[str | bytes] = []
+        has_all = asyncio.Event()
+
+        async def hear(connection: ServerConnection) -> None:
+            async for data in connection:
+                heard.append(data)
+                has_all.set()
+
+        link = looking(place, give_up_s=30.0)
+        link.send(AgentFailed(node=NodeId("n1"), reason="x" * MAX_MESSAGE_BYTES))
+        link.send(AgentFailed(node=NodeId("n1"), reason="short"))
+        async with serve(hear, sock=place, max_size=MAX_MESSAGE_BYTES):
+            running = asyncio.create_task(link.run())
+            await has_all.wait()
+            running.cancel()
+        return heard
+
+    (said,) = asyncio.run(play())
+
+    assert '"reason":"short"' in str(said)
+    assert "agent_failed are not said" in caplog.text

@@ -41,6 +41,7 @@ from pliant.wire.codec import (
     Message,
     Refusal,
     encode,
+    type_name,
 )
 from pliant.wire.messages import AgentLeft, Alive, Heard, HostAlone, JoinHosts, Unfit, Work
 from pliant.wire.packed_messages import decode_packed
@@ -305,8 +306,13 @@ class Uplink:
         while True:
             await self._something.wait()
             while self._queue and self._closing is None:
-                self._unheard.append(self._queue.popleft())
-                await connection.send(encode(self._unheard[-1], self.incarnation).decode())
+                message = self._queue.popleft()
+                data = encode(message, self.incarnation)
+                if len(data) > MAX_MESSAGE_BYTES:  # at which a coordinator ends the connection
+                    _log.warning("%d bytes of %s are not said", len(data), type_name(type(message)))
+                    continue
+                self._unheard.append(message)
+                await connection.send(data.decode())
             self._something.clear()
 
     async def _watch(self, connection: ClientConnection) -> None:
