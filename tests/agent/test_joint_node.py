@@ -22,9 +22,18 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from pliant.agent import host_door, host_link
+from pliant.agent.local_replica import SILENT_LOOKS
+from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
-from pliant.core.events import Exited, ExitKind, NodeLeaving
-from pliant.wire.messages import AgentLeft, HostAlone, LedgerGrown, OutputGrown, Traceback
+from pliant.core.events import Exited, ExitKind, NodeLeaving, Progressed
+from pliant.wire.messages import (
+    AgentLeft,
+    HostAlone,
+    LedgerGrown,
+    OutputGrown,
+    Started,
+    Traceback,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -112,6 +121,34 @@ def test_a_killed_worker_takes_those_of_other_hosts_and_another_replica_follows(
         assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
 
     play(scene, WAITS)
+
+
+def test_a_replica_lives_while_another_host_has_not_started_its_workers(play: Play) -> None:
+    """A host that has just come imports torch first; its partner may have done so long ago."""
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        _, elsewhere = await hosts.started(2)
+        server = psutil.Process(elsewhere.pid).parent()
+        assert server is not None
+        server.suspend()
+        try:
+            await hosts.head.say(start("r2"))
+            await until(
+                lambda: len(hosts.head.all(Started)) == 3, "r2.0 is started, and r2.1 is not"
+            )
+            await asyncio.sleep((SILENT_LOOKS + 2) * LOOK_S)
+            hosts.head.heard.clear()
+
+            def lives() -> bool:
+                return any(one.replica == "r2" for one in hosts.head.all(Progressed))
+
+            await until(lives, "r2 shows life")
+        finally:
+            server.resume()
+
+    play(scene, WAITS, devices=2)
 
 
 def test_the_last_words_of_a_worker_of_another_host_say_why_its_replica_has_ended(

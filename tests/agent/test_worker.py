@@ -79,3 +79,12 @@ def test_with_room_for_all_the_childs_ends_are_left_to_who_starts_it(tmp_path: P
             os.close(end)
 
     asyncio.run(main())
+
+
+def test_a_worker_that_has_no_process_yet_is_not_silent() -> None:
+    """Its fork server may import torch for a minute, while others of its replica wait for it."""
+    worker = Worker(ReplicaId("r1"), on_message=lambda _: None, on_refusal=lambda *_: None)
+
+    said = [worker.unsaid_life() for _ in range(5)]
+
+    assert (said, worker.silent_looks) == ([None] * 5, 0)

@@ -69,7 +69,7 @@ class Worker(asyncio.Protocol):
         self.worker = worker
         self.name = worker_name(replica, worker)
         self.silent_looks = 0
-        """Looks in a row at which its process has neither spoken nor shown life."""
+        """Looks in a row at which its process, once it has one, has not spoken nor shown life."""
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.is_end_requested = False
@@ -131,7 +131,8 @@ class Worker(asyncio.Protocol):
         """
         has_spoken, self._has_spoken = self._has_spoken, False
         lives = self._watch is not None and self._watch.shows_life()
-        self.silent_looks = 0 if has_spoken or lives else self.silent_looks + 1
+        is_silent = self._watch is not None and not has_spoken and not lives
+        self.silent_looks = self.silent_looks + 1 if is_silent else 0
         return self._progress if lives and not has_spoken else None
 
     def request_end(self) -> None:
