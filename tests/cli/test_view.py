@@ -222,6 +222,29 @@ def test_replicas_that_failed_alike_are_told_once_with_their_number() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("SIGKILL", "r1 was ended by SIGKILL"),
+        (
+            "SIGKILL, as the kernel was out of memory",
+            "r1 was ended by SIGKILL, as the kernel was out of memory",
+        ),
+        ("signal 34", "r1 was ended by signal 34"),
+        ("", "r1 was ended by a signal"),
+        (
+            "host b is lost: it was silent for 5 s",
+            "r1 was ended: host b is lost: it was silent for 5 s",
+        ),
+    ],
+)
+def test_an_end_is_told_with_its_signal_or_its_reason(detail: str, said: str) -> None:
+    story = Story()
+    story.write("exited", replica="r1", exited_kind="signal", detail=detail)
+
+    assert told(story) == [said]
+
+
 def test_what_an_agent_says_again_is_told_once() -> None:
     """It tells of an exit each time that it is asked; a service manager starts it every 10 s."""
     story = Story()

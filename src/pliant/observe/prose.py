@@ -95,7 +95,8 @@ def quota_of(team: str, quota: int | None) -> str:
 def _exited(record: Record, who: str) -> str:
     how, detail = str(record.get("exited_kind") or ""), str(record.get("detail") or "")
     if how == "signal":
-        return f"{who} was ended by {detail or 'a signal'}"
+        is_sentence = detail and not detail.lower().startswith("sig")  # SIGKILL, signal 34
+        return f"{who} was ended{': ' if is_sentence else ' by '}{detail or 'a signal'}"
     said = EXITS.get(how, how or "ended")
     if how in ("taken", "corrupt"):
         return f"{who} {said}: {detail}"
