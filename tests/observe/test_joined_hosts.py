@@ -67,13 +67,13 @@ def test_a_line_tells_what_is_new() -> None:
     joined = record(nodes=[["a", "b"], ["c", "d"]], joined=[["c", "d"]])
     missed = record("e", "f", nodes=[["a", "b"]], missed=[["e", ["f"]]])
 
-    assert prose(joined) == "one node each: c with d"
+    assert prose(joined) == "joint node: c with d"
     assert prose(missed) == (
         "host e has not become one node with f; "
         "2 hosts wait for each other: hostsPerReplica is 2 (e, f)"
     )
     assert prose(record()) is None
-    assert lines(board_of([joined]).hosts) == ["one node each: a with b, c with d"]
+    assert lines(board_of([joined]).hosts) == ["joint nodes: a with b, c with d"]
     assert lines(None) == []
 
 

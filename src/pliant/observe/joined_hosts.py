@@ -47,7 +47,7 @@ def lines(known: Mapping[str, Any] | None) -> list[str]:
         return []
     said = [_waiting(known["alone"], known["hosts"])] if known["alone"] else []
     if known["nodes"]:
-        said.append(f"one node each: {_shown([' with '.join(one) for one in known['nodes']])}")
+        said.append(_joined(known["nodes"]))
     return [printable(one) for one in said]
 
 
@@ -55,7 +55,7 @@ def line(record: Record) -> str | None:
     """Say what is new in a record; None: nothing that is worth a line."""
     known, said = after(record), []
     if joined := _sets(record, "joined"):
-        said.append(f"one node each: {_shown([' with '.join(one) for one in joined])}")
+        said.append(_joined(joined))
     for one in listed(record, "missed"):
         match one:
             case [str() as node, [*others]] if others:
@@ -66,6 +66,12 @@ def line(record: Record) -> str | None:
     if known["alone"]:
         said.append(_waiting(known["alone"], known["hosts"]))
     return "; ".join(said) or None
+
+
+def _joined(nodes: Sequence[Sequence[str]]) -> str:
+    """Say which hosts are joint nodes, the head of each first."""
+    word = "joint node" if len(nodes) == 1 else "joint nodes"
+    return f"{word}: {_shown([' with '.join(one) for one in nodes])}"
 
 
 def _waiting(alone: Sequence[str], hosts: int) -> str:
