@@ -21,7 +21,7 @@ from tests.certificates import Authority
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from pliant.agent import host_door, host_link
+from pliant.agent import host_link, host_listener
 from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
@@ -241,7 +241,7 @@ def test_a_host_that_falls_silent_is_lost_to_the_others(
 def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_door, "JOIN_S", 3.0)
+    monkeypatch.setattr(host_listener, "JOIN_S", 3.0)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -266,7 +266,7 @@ def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
 def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_door, "JOIN_S", 1.0)
+    monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -282,7 +282,7 @@ def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
 def test_a_head_that_does_not_know_the_secret_is_not_followed(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_door, "JOIN_S", 1.0)
+    monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
     came: list[str] = []
 
     def pretend(connection: ServerConnection, request: Request, response: Response) -> None:
@@ -307,7 +307,7 @@ def test_a_head_that_does_not_know_the_secret_is_not_followed(
 def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_door, "OPEN_S", 60.0)  # they do not go by themselves
+    monkeypatch.setattr(host_listener, "OPEN_S", 60.0)  # they do not go by themselves
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -316,12 +316,12 @@ def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(
             socket.create_connection((host, int(port)))
         await hosts.head.say(told)
         strangers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        await until(lambda: hosts.head.agent._joint._task, "the door is opened")
-        while len(strangers) < 3 * host_door.MOST_STRANGERS:
+        await until(lambda: hosts.head.agent._joint._task, "the head listens")
+        while len(strangers) < 3 * host_listener.MOST_STRANGERS:
             with suppress(ConnectionRefusedError):
                 strangers.append(await asyncio.open_connection(host, int(port)))
         strangers[-1][1].write(b"GET / HTTP/1.1\r\nHost: h0\r\n\r\n")
-        sent_away = 2 * host_door.MOST_STRANGERS
+        sent_away = 2 * host_listener.MOST_STRANGERS
         await until(lambda: sum(map(_has_ended, strangers)) >= sent_away, "the oldest go")
 
         for part in hosts.parts:

@@ -393,7 +393,7 @@ NODES = [
         command="coordinator --listen 127.0.0.1:7341 --hosts-per-replica 0 train.py",
     ),
     Refusal(
-        sentence="--nnodes 1:8 is fewer hosts than one replica needs; begin with 2, as "
+        sentence="--nnodes 1:8 begins with fewer hosts than one replica needs; begin with 2, as "
         "--hosts-per-replica 2 says, or more",
         when="with the fewest hosts there would be no replica",
         instead="as many hosts as one replica has",

@@ -2,7 +2,7 @@
 
 Owns one connection: in which order records and bytes of tunnels go, that the other end lives, and
 that what it says can be read.  Knows nothing of what a record means, nor how the connection was
-made (``host_door``).
+made (``host_listener``).
 
     text     a record (``wire.host_records``)
     binary   bytes of a tunnel, with their stream before them

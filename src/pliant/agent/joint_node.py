@@ -19,8 +19,8 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from pliant.agent.agent_config import AgentConfig
-from pliant.agent.host_door import HeadDoor, reached
 from pliant.agent.host_link import HostLink
+from pliant.agent.host_listener import HeadListener, reached
 from pliant.agent.joint_head import HeadWorkers
 from pliant.agent.joint_part import GONE_S, PartWorkers
 from pliant.agent.replicas_here import ReplicasHere
@@ -57,7 +57,7 @@ class JoinedHost:
         self._config: AgentConfig = host.config
         self._replicas = replicas
         self._speaker = speaker
-        self._door: HeadDoor | None = None
+        self._listener: HeadListener | None = None
         self._task: asyncio.Task[None] | None = None
         self._told: JoinHosts | None = None
         """What it is part of, from when all are there until what ran is gone."""
@@ -117,14 +117,14 @@ class JoinedHost:
         if not self.is_needed or self._task is not None or self._is_over:
             return
         try:
-            self._door = self._door or HeadDoor(self._config.address, self._tls())
+            self._listener = self._listener or HeadListener(self._config.address, self._tls())
         except OSError as error:
             _log.warning("no other host can join this one: %s", error)
             return
         self._speaker.send(
             HostAlone(
                 node=self._config.node,
-                endpoint=self._door.endpoint,
+                endpoint=self._listener.endpoint,
                 devices=self._config.devices,
                 missed=self._missed,
             )
@@ -134,10 +134,10 @@ class JoinedHost:
     def join(self, told: JoinHosts) -> None:
         """Be one with others, as its head or a part; what is not of this moment changes nothing."""
         own = self._config.node
-        if self._task is not None or self._door is None or self._is_over or not self.is_needed:
+        if self._task is not None or self._listener is None or self._is_over or not self.is_needed:
             return
         if own == told.head:
-            self._task = asyncio.create_task(self._run(self._be_head(told, self._door)))
+            self._task = asyncio.create_task(self._run(self._be_head(told, self._listener)))
         elif own in told.parts:
             self._task = asyncio.create_task(self._run(self._be_part(told)))
 
@@ -177,8 +177,8 @@ class JoinedHost:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def forget(self) -> None:
         """Remove what is left of what ran here, once the fork server is gone."""
@@ -196,16 +196,16 @@ class JoinedHost:
         except Exception:  # a boundary: this host may be of use yet
             _log.exception("this host is not joined with others any more")
         finally:
-            if self._door is not None:
-                self._door.close()
-            self._task = self._told = self._door = None
+            if self._listener is not None:
+                self._listener.close()
+            self._task = self._told = self._listener = None
         if self._is_released:
             self._is_released = False
             self._speaker.send(AgentLeft(node=self._config.node))  # and with that comes anew
         else:
             self.say_alone()
 
-    async def _be_head(self, told: JoinHosts, door: HeadDoor) -> None:
+    async def _be_head(self, told: JoinHosts, listener: HeadListener) -> None:
         workers = HeadWorkers(
             self._replicas,
             send=self._speaker.send,
@@ -214,7 +214,7 @@ class JoinedHost:
         )
         links: dict[NodeId, HostLink] = {}
         try:
-            links = await door.awaited(told, workers.directory_of, workers.meet)
+            links = await listener.awaited(told, workers.directory_of, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
             if self._missed or self._is_over:
                 return

@@ -45,7 +45,7 @@ def bounds_of(settings: Settings, replicas: int, hosts: int = 1) -> dict[str, Re
         raise ConfigError(f"{nodes.given} is neither MIN nor MIN:MAX, such as 2:8")
     if low < hosts:
         raise ConfigError(
-            f"{nodes.given} is fewer hosts than one replica needs; begin with {hosts}, as "
+            f"{nodes.given} begins with fewer hosts than one replica needs; begin with {hosts}, as "
             f"{settings['hosts_per_replica'].given} says, or more"
         )
     for name in BOUNDS:

@@ -1,10 +1,10 @@
-"""How hosts of a joint node come together: the door of the head, and the way of a part to it.
+"""How hosts of a joint node come together: where the head listens, and how a part gets there.
 
 Owns that nobody else comes in: both ends prove that they know the secret that their coordinator
-gave them, and neither says it; that there is a door for no longer than parts are awaited; and that
-strangers in front of it use up nothing.  Knows nothing of what is said behind it.
+gave them, and neither says it; that nobody listens for longer than parts are awaited; and that
+strangers who connect use up nothing.  Knows nothing of what is said later.
 
-    alone      a port that is taken and closed: whoever knocks is refused by the kernel
+    alone      a port that is taken and closed: whoever connects is refused by the kernel
     JoinHosts  open; a part says who it is and proves it; the answer proves that this is the head
     all there  closed
 
@@ -72,7 +72,7 @@ LookAt = Callable[[ServerConnection, Request], Response | None]
 Prove = Callable[[ServerConnection, Request, Response], None]
 
 
-class HeadDoor:
+class HeadListener:
     """The port at which one host can be the head once; ``close`` at the end."""
 
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
@@ -101,7 +101,7 @@ class HeadDoor:
         directory_of: DirectoryOf,
         on_link: Callable[[HostLink], None],
     ) -> dict[NodeId, HostLink]:
-        """Open the door until each part is there, but not for ever; return those who are.
+        """Listen until each part is there, but not for ever; return those who are.
 
         ``on_link`` is called with each before anything is heard of it.
 
@@ -220,14 +220,14 @@ async def reached(
         async with asyncio.timeout(JOIN_S):
             while True:
                 with suppress(OSError, WebSocketException):
-                    link = await _knock(told, own, devices, address, trust)
+                    link = await _connect(told, own, devices, address, trust)
                     if link is not None:
                         return link
                 await asyncio.sleep(RETRY_S)
     return None
 
 
-async def _knock(
+async def _connect(
     told: JoinHosts,
     own: NodeId,
     devices: int,
