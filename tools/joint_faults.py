@@ -245,7 +245,7 @@ JOINT_FAULTS = [
     _AGENT(
         what="strangers who connect to a head are not limited",
         path="host_listener.py",
-        old="            self.others.pop(0).transport.abort()\n",
+        old="            self._others.pop(0).transport.abort()\n",
         new="            pass\n",
     ),
     _AGENT(

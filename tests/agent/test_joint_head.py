@@ -79,7 +79,7 @@ def test_what_cannot_be_taken_ends_the_link_and_nothing_else() -> None:
         def fail(record: LinkRecord) -> None:
             raise OverflowError("too large")
 
-        link.on_record = fail
+        link.attach(fail)
         await asyncio.wait_for(link.run(), DEADLINE_S)
 
         assert link.ended.is_set()
@@ -107,10 +107,11 @@ def test_a_part_does_not_tell_what_a_worker_0_has_written_or_printed(worker: int
     printed = OutputGrown(replica=R1, offset=0, text="hello\n", worker=1)
 
     async def play() -> None:
-        link = link_of(EndedConnection())
+        news = [encode(message, NO_INCARNATION).decode() for message in (forged, printed)]
+        said = [RECORDS.dump_json(PartNews(message=one)).decode() for one in news]
+        link = link_of(EndedConnection(*said))
         head.meet(link)
-        for message in (forged, printed):
-            link.on_record(PartNews(message=encode(message, NO_INCARNATION).decode()))
+        await asyncio.wait_for(link.run(), DEADLINE_S)
 
     asyncio.run(play())
     assert sent == [printed]

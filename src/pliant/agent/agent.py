@@ -211,7 +211,7 @@ class Agent:
         """Carry out a command; one that was carried out before changes nothing."""
         if self._is_leaving:
             return
-        self._replicas.incarnation = incarnation
+        self._replicas.hear_incarnation(incarnation)
         match command:
             case StartReplica(replica=replica):
                 self._replicas.start(replica)

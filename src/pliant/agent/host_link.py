@@ -57,8 +57,7 @@ class HostLink:
         self.other = other
         self.devices = devices
         self.tunnels = Tunnels(say=self.say, write=self._write, directory_of=directory_of)
-        self.on_record: Callable[[LinkRecord], None] = lambda record: None
-        """Takes what the other end says, but for what is of the link itself; set before ``run``."""
+        self._on_record: Callable[[LinkRecord], None] = lambda record: None
         self._connection = connection
         self._outbox: asyncio.Queue[str | bytes] = asyncio.Queue()
         self._waiting = 0
@@ -73,6 +72,10 @@ class HostLink:
     def has_room(self) -> bool:
         """Whether what is said is soon there."""
         return self._outbox.qsize() < MOST_RECORDS
+
+    def attach(self, on_record: Callable[[LinkRecord], None]) -> None:
+        """Say who takes what the other end says, but for what is of the link; before ``run``."""
+        self._on_record = on_record
 
     def say(self, record: LinkRecord) -> None:
         """Say something; never blocks, and to an end that is gone it is lost."""
@@ -125,7 +128,7 @@ class HostLink:
             case TunnelRead() as read:
                 self.tunnels.read(read)
             case record:
-                self.on_record(record)
+                self._on_record(record)
 
     async def _write(self, frame: bytes) -> None:
         while self._waiting > MOST_WAITING_BYTES:

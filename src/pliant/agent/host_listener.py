@@ -22,6 +22,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,7 @@ class HeadListener:
             ssl=None if self._tls is None else TlsContexts.of(self._tls).server,
             process_request=look_at,
             process_response=prove,
-            create_connection=self._stranger,  # type: ignore[arg-type]  # makes one
+            create_connection=partial(_Stranger, self._strangers),  # type: ignore[arg-type]  # makes one
             server_header=None,
             compression=None,
             open_timeout=OPEN_S,
@@ -177,28 +178,26 @@ class HeadListener:
         for one in tuple(self._strangers):
             one.transport.abort()
 
-    def _stranger(self, *args: Any, **options: Any) -> ServerConnection:
-        stranger = _Stranger(*args, **options)
-        stranger.others = self._strangers
-        return stranger
-
 
 class _Stranger(ServerConnection):
     """A connection that has proved nothing so far; one too many ends the oldest."""
 
-    others: list[ServerConnection]
+    def __init__(self, others: list[ServerConnection], *args: Any, **options: Any) -> None:
+        """``others``: all that there are."""
+        super().__init__(*args, **options)
+        self._others = others
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a place among them."""
         super().connection_made(transport)
-        self.others.append(self)
-        if len(self.others) > MOST_STRANGERS:
-            self.others.pop(0).transport.abort()
+        self._others.append(self)
+        if len(self._others) > MOST_STRANGERS:
+            self._others.pop(0).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up the place."""
         with suppress(ValueError):
-            self.others.remove(self)
+            self._others.remove(self)
         super().connection_lost(exc)
 
 

@@ -48,7 +48,7 @@ class HeadWorkers:
 
     def meet(self, link: HostLink) -> None:
         """Hear from now on what is said over a link."""
-        link.on_record = partial(self._hear_record, link)
+        link.attach(partial(self._hear_record, link))
 
     def directory_of(self, replica: ReplicaId) -> Path | None:
         """Return where the workers of a replica meet."""
@@ -84,12 +84,12 @@ class HeadWorkers:
                 self._replicas.started(replica, place, pid, device)
             case PartReaped(replica=replica, place=place, returncode=returncode):
                 if not worker.is_reaped:
-                    worker.is_reaped = True
+                    worker.reaped()
                     self._replicas.reap(replica, place, returncode)
             case PartEnded():
                 worker.ended(record)
             case PartSilent(looks=looks):
-                worker.silent_looks = looks
+                worker.note_silence(looks)
             case PartSaid(message=message):
                 worker.hear_words(message)
 

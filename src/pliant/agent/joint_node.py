@@ -266,7 +266,7 @@ class JoinedHost:
             return
         self._missed = ()
         workers = PartWorkers(link, self._host)
-        link.on_record = workers.obey
+        link.attach(workers.obey)
         tasks = [asyncio.create_task(one) for one in (link.run(), self._greet_as(told, workers))]
         try:
             await tasks[0]

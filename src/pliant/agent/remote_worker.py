@@ -49,6 +49,14 @@ class RemoteWorker:
     def started(self, pid: int) -> None:
         """Its process is its part's to watch."""
 
+    def reaped(self) -> None:
+        """Take note that its part has reaped it."""
+        self.is_reaped = True
+
+    def note_silence(self, looks: int) -> None:
+        """Take note of how many looks in a row have found no life in it."""
+        self.silent_looks = looks
+
     def unsaid_life(self) -> Progressed | None:
         """Return nothing: it speaks for nobody."""
         return None

@@ -40,7 +40,7 @@ class ReplicasHere:
         """``parts``: other hosts with workers of each replica; ``obstacle``: why nothing can be
         started now, if so; ``on_devices`` is called when others are on the devices than before.
         """
-        self.incarnation = Incarnation(0)
+        self._incarnation = Incarnation(0)
         """Of the coordinator that was heard last."""
 
         self.are_told = True
@@ -92,6 +92,10 @@ class ReplicasHere:
             self._running[replica].request_end()
         else:
             self._report_exit(Exited(replica=replica, kind=ExitKind.UNKNOWN))
+
+    def hear_incarnation(self, incarnation: Incarnation) -> None:
+        """Take note of whose commands are obeyed now; who is started later is told."""
+        self._incarnation = incarnation
 
     def pass_on(self, replica: ReplicaId, command: Command, incarnation: Incarnation) -> None:
         """Pass a command on to a replica, if it is here."""
@@ -170,7 +174,7 @@ class ReplicasHere:
                 replica=name,
                 work=work,
                 address=self._host.config.address,
-                incarnation=self.incarnation,
+                incarnation=self._incarnation,
                 pid=os.getpid(),
                 locks=str(self._host.config.locks or ""),
             )

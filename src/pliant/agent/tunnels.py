@@ -46,6 +46,30 @@ class _Stream:
     room: int = WINDOW_BYTES
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def take_data(self, data: bytes) -> None:
+        """Keep what has come.
+
+        Raises:
+            ValueError: it is more than the other end may send.
+        """
+        self.waiting += len(data)
+        if self.waiting > WINDOW_BYTES:
+            raise ValueError("a tunnel brings more than was asked for")
+        self.inbox.put_nowait(data)
+
+    def passed_on(self, count: int) -> None:
+        """Take note that so many bytes wait here no longer."""
+        self.waiting -= count
+
+    def sent(self, count: int) -> None:
+        """Take note that so many bytes are on their way."""
+        self.room -= count
+
+    def arrived(self, count: int) -> None:
+        """Take note that so many bytes of them were passed on there."""
+        self.room += count
+        self.has_room.set()
+
 
 class Tunnels:
     """Those of one link, at one of its ends; ``close`` once, at its end."""
@@ -106,17 +130,12 @@ class Tunnels:
         stream = self._streams.get(int.from_bytes(frame[:STREAM_BYTES], "big"))
         if stream is None:
             return
-        data = frame[STREAM_BYTES:]
-        stream.waiting += len(data)
-        if stream.waiting > WINDOW_BYTES:
-            raise ValueError("a tunnel brings more than was asked for")
-        stream.inbox.put_nowait(data)
+        stream.take_data(frame[STREAM_BYTES:])
 
     def read(self, record: TunnelRead) -> None:
         """Let more of a stream follow."""
         if (stream := self._streams.get(record.stream)) is not None:
-            stream.room += record.count
-            stream.has_room.set()
+            stream.arrived(record.count)
 
     async def close(self) -> None:
         """End all of them."""
@@ -184,14 +203,14 @@ class Tunnels:
             data = await reader.read(min(PIECE_BYTES, stream.room))
             if not data:
                 return
-            stream.room -= len(data)
+            stream.sent(len(data))
             await self._write(number.to_bytes(STREAM_BYTES, "big") + data)
 
     async def _inward(self, number: int, stream: _Stream, writer: asyncio.StreamWriter) -> None:
         while data := await stream.inbox.get():
             writer.write(data)
             await writer.drain()
-            stream.waiting -= len(data)
+            stream.passed_on(len(data))
             self._say(TunnelRead(stream=number, count=len(data)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

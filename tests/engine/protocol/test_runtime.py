@@ -26,6 +26,7 @@ OTHERS = {
     "stop",  # an exception of the script's
     "error",
     "module",  # the script's
+    "environ",  # of os, which others hold
     "spec",  # of a module, by importlib's protocol
     "watchdog",  # threads and options take some values only so
     "options",
