@@ -90,6 +90,7 @@ def net(tmp_path: Path) -> Iterator[Network]:
         yield lent
 
 
+@pytest.mark.soak
 def test_a_coordinator_that_is_killed_and_started_again_finds_them_one(net: Network) -> None:
     """The workers of a replica train on, on two hosts."""
     a, b, c, _ = net.hosts

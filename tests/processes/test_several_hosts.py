@@ -263,6 +263,7 @@ def test_a_module_that_differs_is_named_and_the_job_waits_for_a_host_that_fits(
     assert digests(b, c) == {alone(a, 12)}
 
 
+@pytest.mark.soak
 def test_other_data_and_other_rounding_are_refused_and_another_environment_is_told(
     net: Network,
 ) -> None:
