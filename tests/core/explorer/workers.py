@@ -426,6 +426,7 @@ def die(universe: Universe, world: World, process: Process, kind: ExitKind) -> W
         phase="dead",
         posts=process.posts,
         outbox=process.outbox,
+        stop_seen=process.stop_seen,
         exit=kind,
         node=process.node,
     )
