@@ -25,7 +25,7 @@ from pliant.agent import host_link, host_listener
 from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
-from pliant.core.events import Exited, ExitKind, NodeLeaving, Progressed
+from pliant.core.events import Exited, ExitKind, NodeJoined, NodeLeaving, Progressed
 from pliant.wire.messages import (
     AgentLeft,
     HostAlone,
@@ -433,6 +433,8 @@ def test_a_part_that_is_told_to_end_waits_until_the_replicas_have_left(play: Pla
         assert part.all(AgentLeft)
         assert (await head.alone(2)).missed == ()
         assert head.all(AgentLeft)
+        # Where nobody has heard that, this tells it.
+        assert head.joined.life.follows(head.all(NodeJoined)[0].life)
         assert head.joined.devices == 0
         assert len(part.all(HostAlone)) == 1
 

@@ -251,6 +251,11 @@ class Agent:
 
     # --- what it is to other hosts ----------------------------------------------------
 
+    def begin_anew(self) -> None:
+        """Leave, and come again with another life: also where nobody hears that this one left."""
+        self.life = new_life()
+        self.send(AgentLeft(node=self.node))
+
     def renew(self) -> None:
         """Greet the coordinator anew: this host is something else now."""
         if self._uplink is not None:

@@ -31,7 +31,7 @@ from pliant.core.values import NodeId
 from pliant.wire import launch
 from pliant.wire.codec import Message
 from pliant.wire.host_records import AllJoined, PartLeaving
-from pliant.wire.messages import AgentLeft, HostAlone, JoinHosts
+from pliant.wire.messages import HostAlone, JoinHosts
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ class Speaker(Protocol):
 
     def send(self, message: Message) -> None:
         """Say something to the coordinator."""
+
+    def begin_anew(self) -> None:
+        """Leave, and come again as one that was just started."""
 
     def renew(self) -> None:
         """Greet the coordinator anew: this host is something else now."""
@@ -201,7 +204,7 @@ class JoinedHost:
             self._task = self._told = self._listener = None
         if self._is_released:
             self._is_released = False
-            self._speaker.send(AgentLeft(node=self._config.node))  # and with that comes anew
+            self._speaker.begin_anew()
         else:
             self.say_alone()
 

@@ -101,11 +101,17 @@ class InnerConnection:
 class InnerListener:
     """Where followers come to worker 0."""
 
-    def __init__(self, directory: Path, on_connection: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        on_connection: Callable[[socket.socket], None],
+        *,
+        name: str = CHANNEL_SOCKET,
+    ) -> None:
         """Listen; ``on_connection`` is called on a thread of its own."""
         self._on_connection = on_connection
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.bind(str(directory / CHANNEL_SOCKET))
+        self._sock.bind(str(directory / name))
         self._sock.listen()
         self._thread = threading.Thread(target=self._accept, name="inner-listener", daemon=True)
         self._thread.start()

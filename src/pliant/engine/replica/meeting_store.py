@@ -13,7 +13,6 @@ second, so that no end waits for one that has gone.
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
@@ -27,7 +26,7 @@ from typing import Any, cast
 from torch._C._distributed_c10d import Store
 
 from pliant.engine.replica.followers import wait_to_be_ended
-from pliant.machine.peers import peer_of
+from pliant.engine.replica.inner_channel import InnerListener
 from pliant.wire.launch import STORE_SOCKET
 
 LOOK_S = 1.0
@@ -49,16 +48,11 @@ class StoreServer:
         """Listen in the private directory of the replica."""
         self._values: dict[bytes, bytes] = {}
         self._changed = threading.Condition()
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.bind(str(directory / STORE_SOCKET))
-        self._sock.listen()
-        self._spawn(self._accept)
+        self._listener = InnerListener(directory, self._welcome, name=STORE_SOCKET)
 
     def close(self) -> None:
         """Let nobody in any more."""
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
+        self._listener.close()
 
     def answer(self, request: list[bytes]) -> list[bytes]:
         """Do what is asked; the first word of the answer says whether it could be done."""
@@ -97,25 +91,15 @@ class StoreServer:
         self._values[key] = value
         self._changed.notify_all()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._sock.accept()
-            except OSError:
-                return
-            peer = peer_of(sock)
-            if peer is None or peer.uid != os.getuid():
-                sock.close()
-                continue
-            self._spawn(lambda sock=sock: self._serve(sock))  # type: ignore[misc]
+    def _welcome(self, sock: socket.socket) -> None:
+        threading.Thread(
+            target=self._serve, args=(sock,), name="meeting-store", daemon=True
+        ).start()
 
     def _serve(self, sock: socket.socket) -> None:
         with sock, suppress(OSError):
             while (request := _receive(sock)) is not None:
                 _send(sock, self.answer(request))
-
-    def _spawn(self, target: Callable[[], None]) -> None:
-        threading.Thread(target=target, name="meeting-store", daemon=True).start()
 
 
 class MeetingStore(Store):
