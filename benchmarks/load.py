@@ -59,9 +59,10 @@ from, however many others the coordinator has to hear before it.
 - **the whole**: from a death to the last Switch of the change that brings its replacement in: with
   all answers of the workers between those events, each of which the coordinator has to hear. The
   pause of users is its part until all have Reform and have answered it.
-- **together**: connections of {gone:,} agents are reset, and their nodes do not come back: timed is
-  from when a node is lost for it ({node:g} s later). Then as many of the rest fall silent
-  without a packet, and last as many workers die and their agents say so."""
+- **together**: connections of {gone:,} agents are reset, and their nodes do not come back: a node
+  is lost for the coordinator when it has heard nothing of it for {node:g} s, which is in the time.
+  Then as many of the rest fall silent without a packet, and last as many workers die and their
+  agents say so."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +185,7 @@ class Bench:
         self.found.back_busy_s.append(self.busy_s() - busy_s)
         self.weigh()
 
-    async def lose_many(self, what: str, how: Callable[[Agent], None], *, wait_s: float) -> None:
+    async def lose_many(self, what: str, how: Callable[[Agent], None]) -> None:
         """Let a fifth go at once, and count the generations that come of it."""
         fleet, gone = self.fleet, self.fleet.present[: self.count // 5]
         await asyncio.sleep(QUIET_S)
@@ -197,7 +198,7 @@ class Bench:
         await asyncio.sleep(QUIET_S)
         await self.until(lambda: fleet.generation > 0, f"a generation after {what}")
         generations = {one.generation for one in fleet.arrivals("reform")}
-        self.found.vanished[what] = len(generations), self._last("reform").at_s - began_s - wait_s
+        self.found.vanished[what] = len(generations), self._last("reform").at_s - began_s
         self.weigh()
 
     def _num(self, kind: str) -> int:
@@ -226,9 +227,9 @@ async def measure(agents: int, deaths: int, core: int, directory: Path) -> Found
             kinds = (found.deaths_s, found.prepared_s, found.switched_s, found.whole_s)
             told = " / ".join(f"{times_s[-1]:.3f}" for times_s in kinds)
             print(f"a death: {told} s, {found.back_busy_s[-1]:.2f} s busy", flush=True)
-        await bench.lose_many("reset", Agent.vanish, wait_s=NODE_S)
-        await bench.lose_many("silent", Agent.cut_off, wait_s=NODE_S)
-        await bench.lose_many("dead", Agent.die, wait_s=0.0)
+        await bench.lose_many("reset", Agent.vanish)
+        await bench.lose_many("silent", Agent.cut_off)
+        await bench.lose_many("dead", Agent.die)
         living.cancel()
         return bench.found
     finally:
@@ -267,7 +268,7 @@ def options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--agents", type=int, default=1000)
-    parser.add_argument("--deaths", type=int, default=20, help="one after the other")
+    parser.add_argument("--deaths", type=int, default=40, help="one after the other")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="40 agents, 2 deaths, no page")
     chosen = parser.parse_args()

@@ -48,6 +48,31 @@ def test_garbage_is_found_while_it_is_calm_and_later_nothing_is_looked_through(
     asyncio.run(asyncio.wait_for(scene(), 5))
 
 
-def test_of_all_time_less_than_a_thousandth_is_spent_looking() -> None:
+def test_what_is_new_is_left_alone_once_a_look_at_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "LOOK_S", 0.001)
+    monkeypatch.setattr(garbage, "LONG_S", 0.0)
+
+    async def scene() -> None:
+        collecting = asyncio.create_task(collect_when_calm(lambda: True))
+        while (first := gc.get_freeze_count()) == 0:
+            await asyncio.sleep(0.001)
+        new = [[number] for number in range(10_000)]
+        gc.collect()  # as the interpreter does by itself
+
+        while gc.get_freeze_count() < first + len(new):
+            await asyncio.sleep(0.001)
+
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
+        assert gc.get_freeze_count() == 0
+        assert not any("_long_looks" in repr(one) for one in gc.callbacks)
+
+    asyncio.run(asyncio.wait_for(scene(), 5))
+
+
+def test_of_all_time_less_than_a_ten_thousandth_is_spent_looking() -> None:
     assert pause_s(0.001) == 30.0
-    assert pause_s(0.1) == 100.0
+    assert pause_s(0.1) == 1000.0
