@@ -138,6 +138,41 @@ def test_what_differs_is_named(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"asked_hosts": 3}, "job gpt has --hosts-per-replica 2, and this node was given 3; give"),
+        ({"asked_hosts": 1}, "job gpt has --hosts-per-replica 2, and this node was given 1; give"),
+        ({"asked_workers": 2, "asked_hosts": 2}, "job gpt has --workers-per-replica 6, and this"),
+    ],
+)
+def test_a_node_that_was_given_other_sizes_of_a_replica_says_so(
+    work: Work, tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    told = replace(work, workers_per_replica=6, hosts_per_replica=2)
+    config = AgentConfig(node=NODE, devices=3, environment={}, here=tmp_path / "here")
+
+    with pytest.raises(ConfigError) as caught:
+        JobHere(replace(config, **asked)).take_on(told)
+
+    assert said in str(caught.value)
+    assert JobHere(replace(config, asked_workers=6, asked_hosts=2)).take_on(told)
+    assert JobHere(config).take_on(told)
+
+
+def test_a_coordinator_with_other_sizes_is_told_which(work: Work, tmp_path: Path) -> None:
+    config = AgentConfig(node=NODE, devices=3, environment={}, here=tmp_path / "here")
+    job = JobHere(config)
+    job.take_on(replace(work, workers_per_replica=6, hosts_per_replica=2))
+
+    with pytest.raises(ConfigError) as caught:
+        job.take_on(replace(work, workers_per_replica=6, hosts_per_replica=3))
+
+    assert "with --hosts-per-replica 3, and the workers here belong to a job with" in str(
+        caught.value
+    )
+
+
 def test_a_job_is_taken_once_and_its_script_may_be_edited_since(work: Work, tmp_path: Path) -> None:
     job = job_here(tmp_path, "/any/where/train.py", "5")
 

@@ -124,6 +124,8 @@ def test_who_finds_the_address_taken_joins(
 
     assert code == 7
     assert [one.port for one in joined] == [taken]
+    agent = joined[0].agent(WHAT, {})
+    assert (agent.asked, agent.asked_workers, agent.asked_hosts) == (tuple(WHAT.words), 1, 1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -526,11 +526,25 @@ NODES = [
         proof="tests/agent/test_agent.py::test_an_agent_leaves_a_coordinator_of_another_job",
     ),
     Refusal(
+        sentence="the coordinator runs train.py 5 of job gpt in /runs/gpt with "
+        "--hosts-per-replica 3, and the workers here belong to a job with --hosts-per-replica 2",
+        when="a coordinator is started again with other sizes of a replica, while its agents live",
+        instead="the same words as before",
+        proof="tests/agent/test_work.py::test_a_coordinator_with_other_sizes_is_told_which",
+    ),
+    Refusal(
         sentence="job gpt runs train.py 5, and this node was to run train.py 6; give the same "
         "command on every host",
         when="`pliant run --join` is typed with other arguments on another host",
         instead="the same command",
         proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
+        sentence="job gpt has --hosts-per-replica 2, and this node was given 3; give the same "
+        "command on every host",
+        when="`pliant run --join` is typed with other sizes of a replica on another host",
+        instead="the same command",
+        proof="tests/agent/test_work.py::test_a_node_that_was_given_other_sizes_of_a_replica_says_so",
     ),
     Refusal(
         sentence="this node has no train.py of job gpt, neither in /home/a nor in /home/b; start "

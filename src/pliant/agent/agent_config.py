@@ -47,6 +47,12 @@ class AgentConfig:
     asked: tuple[str, ...] = ()
     """What it was asked to run; empty: whatever its coordinator says."""
 
+    asked_workers: int = 0
+    """Workers of each replica that it was asked for; 0: as many as its coordinator says."""
+
+    asked_hosts: int = 0
+    """Hosts of each replica that it was asked for; 0: as many as its coordinator says."""
+
     work: Work | None = None
     """What the job runs; the agent writes ``logs/`` in the directory of the run."""
 

@@ -108,6 +108,7 @@ class JobHere:
                     f"job {told.job} runs {' '.join(told.command)}, and this node was to run "
                     f"{' '.join(asked)}; give the same command on every host"
                 )
+            _check_sizes(told, self._config)
             _check_room(told, self._config.devices)
             here, node = self._config.here, self._config.node
             self.work = placed(told, here, node, self._config.tls)
@@ -116,9 +117,12 @@ class JobHere:
                 self._ledgers, self._printed = LedgerNews(Path(self.work.out)), OutputNews()
             return True
         if not _is_same(told, self._told):
+            mine, theirs = named(self._told), named(told)
+            if mine == theirs and (other := _another_size(told, self._told)) is not None:
+                option, new, old = other
+                theirs, mine = f"{theirs} with {option} {new}", f"a job with {option} {old}"
             raise ConfigError(
-                f"the coordinator runs {named(told)}, and the workers here belong to "
-                f"{named(self._told)}"
+                f"the coordinator runs {theirs}, and the workers here belong to {mine}"
             )
         return False
 
@@ -160,6 +164,31 @@ def named(work: Work) -> str:
 
 def _workers_here(work: Work) -> int:
     return work.workers_per_replica // work.hosts_per_replica
+
+
+def _another_size(told: Work, before: Work) -> tuple[str, int, int] | None:
+    """Return an option that a job has otherwise than before, and both values; None: none."""
+    for option, there, here in (
+        ("--workers-per-replica", told.workers_per_replica, before.workers_per_replica),
+        ("--hosts-per-replica", told.hosts_per_replica, before.hosts_per_replica),
+    ):
+        if there != here:
+            return option, there, here
+    return None
+
+
+def _check_sizes(work: Work, config: AgentConfig) -> None:
+    asked = replace(
+        work,
+        workers_per_replica=config.asked_workers or work.workers_per_replica,
+        hosts_per_replica=config.asked_hosts or work.hosts_per_replica,
+    )
+    if (other := _another_size(work, asked)) is not None:
+        option, there, here = other
+        raise ConfigError(
+            f"job {work.job} has {option} {there}, and this node was given {here}; give the same "
+            "command on every host"
+        )
 
 
 def _check_room(work: Work, devices: int) -> None:

@@ -92,6 +92,10 @@ class Joining:
 
     labels: Labels
 
+    workers: int
+    hosts: int
+    """Of a replica, as this host was given them."""
+
     grace_s: float
     """How long its replicas may take to leave once it is told to end."""
 
@@ -104,6 +108,8 @@ class Joining:
             address=self.reached_at,
             here=(what.directory or Path.cwd()).absolute(),
             asked=tuple(what.words),
+            asked_workers=self.workers,
+            asked_hosts=self.hosts,
             give_up_s=GIVE_UP_S,
             grace_s=self.grace_s,
             labels=self.labels,
@@ -128,8 +134,8 @@ def run_on_several(
     from pliant.http.server import PortInUseError, open_socket
 
     here, fixed = joining(settings), dict(settings)
-    hosts = hosts_of(settings)
-    each = replicas_on(here.devices, workers_of(settings), hosts)
+    hosts = here.hosts
+    each = replicas_on(here.devices, here.workers, hosts)
     fixed |= bounds_of(settings, each, hosts)
     if here.turn is None:
         return take_part(here, what, environ)
@@ -239,6 +245,8 @@ def joining(settings: Settings) -> Joining:
         devices=devices,
         reached_at=reached_at(address, settings["interface"].value),
         labels=labels_of((label := settings["label"]).value, label.source),
+        workers=workers_of(settings),
+        hosts=hosts_of(settings),
         grace_s=grace_of(settings),
     )
 
