@@ -1,0 +1,150 @@
+"""A job whose replicas span hosts, and what runs on each of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.live.namespaces import HostProgram, Network, NetworkHost
+from tests.live.stage import DEADLINE_S
+from tests.processes.hosts import alone, digests, pliant, records, share, until
+
+from pliant.observe.audit import audit_run
+from pliant.observe.log import Record
+
+FORK_SERVER = "pliant.engine.worker.fork_server"
+
+SHARDED = """\
+import os, sys, threading, torch, pliant
+from torch.distributed.fsdp import fully_shard
+pliant.seed(1)
+mesh = pliant.mesh(shard=int(os.environ.get("WORLD_SIZE", 1)))
+model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+fully_shard(model, mesh=mesh["shard"])
+x = torch.randn(256, 4)
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
+                    dataset=data, global_batch_size=32, micro_batch_size=4) as session:
+    for step in session.steps(int(sys.argv[1])):
+        for a, b in step:
+            step.backward(torch.nn.functional.mse_loss(model(a), b))
+        threading.Event().wait(float(os.environ.get("PACE", 0)))
+        if os.path.exists(os.environ.get("STOP_AT", "/nowhere")):
+            step.stop()
+    print("digest", session.committed, session.state_digest(), flush=True)
+"""
+
+
+class Spanning:
+    """A job of replicas of one worker on each of several hosts, until it is told to stop."""
+
+    def __init__(self, net: Network, each: int = 2, *, tls: bool = False) -> None:
+        """``each``: so many hosts has a replica; ``tls``: they prove themselves and encrypt."""
+        self.net, self.first = net, net.hosts[0]
+        self.tls = certified(net) if tls else {}
+        for host in net.hosts:
+            (host.own / "train.py").write_text(SHARDED)
+        self.place = f"{self.first.address}:7000"
+        size = ("--workers-per-replica", each, "--hosts-per-replica", each, "--min", 1, "--max", 2)
+        own = self.tls.get(self.first.name, ())
+        words = ("coordinator", "--listen", self.place, *size, *own, "train.py", 100_000)
+        self.coordinator = pliant(self.first, *words)
+        share(self.first, "runs/train/token", *net.hosts[1:])
+        (self.first.own / "token").write_bytes((self.first.own / "runs/train/token").read_bytes())
+        (self.first.own / "token").chmod(0o600)
+        self.agents: dict[str, HostProgram] = {}
+
+    def employ(self, *hosts: NetworkHost) -> None:
+        """Start an agent on each of these hosts."""
+        for host in hosts:
+            words = ("agent", "--join", self.place, "--token-file", "token", "--devices", 1)
+            words = (*words, *self.tls.get(host.name, ()))
+            self.agents[host.name] = pliant(host, *words, STOP_AT=str(host.home / "stop"))
+
+    def records(self, kind: str) -> list[Record]:
+        return records(self.first, kind)
+
+    def until(self, what: Callable[[], object], why: str) -> None:
+        until(what, why, *self.net.hosts)
+
+    def orders(self) -> list[Any]:
+        found = [one["order"] for one in (*self.records("switch"), *self.records("reform"))]
+        return sorted(found, key=lambda one: one["generation"])
+
+    def trains(self, count: int, after: int = 0) -> int:
+        """Wait until so many replicas train in a generation behind another; return which."""
+
+        def members() -> int:
+            newest = self.orders()[-1:]
+            if not newest or newest[0]["generation"] <= after:
+                return 0
+            names = {seat["replica"] for seat in newest[0]["members"]}
+            entered = [one for one in self.records("switched")]
+            at = {one["replica"] for one in entered if one["generation"] == newest[0]["generation"]}
+            return len(names) if names == at else 0
+
+        self.until(lambda: members() == count, f"{count} train")
+        steps = len(self.records("commit"))
+        self.until(lambda: len(self.records("commit")) > steps + 2, "steps go on")
+        return int(self.orders()[-1]["generation"])
+
+    def nodes(self) -> list[list[str]]:
+        """Return the hosts of each joint node, the head first, as the log tells last."""
+        said = self.records("joint_nodes")
+        return list(said[-1]["nodes"]) if said else []
+
+    def pair(self) -> list[NetworkHost]:
+        """Return head and parts of the joint node that the coordinator's host is not of."""
+        (names,) = [each for each in self.nodes() if self.first.name not in each]
+        by_name = {host.name: host for host in self.net.hosts}
+        return [by_name[name] for name in names]
+
+    def stop(self) -> None:
+        """Let it end, and look whether all is as it should be."""
+        for host in self.net.hosts:
+            (host.own / "stop").touch()
+        assert self.coordinator.wait(4 * DEADLINE_S) == 0, self.first.said()
+        for name, agent in self.agents.items():
+            assert agent.wait() == 0, (name, [host.said() for host in self.net.hosts])
+        (found,) = digests(*self.net.hosts)
+        (self.first.own / "stop").unlink()
+        assert alone(self.first, int(found.split()[1])) == found
+        audit = audit_run(self.first.own / "runs" / "train")
+        assert audit.exactly_once, audit.problems
+        for host in self.net.hosts:
+            assert workers_on(host) == []
+
+
+def certified(net: Network) -> dict[str, tuple[str, ...]]:
+    """Make a certificate for each host, and copy it there; return the options that name it."""
+    first, options = net.hosts[0], {}
+    named = [f"{host.name},{host.address}" for host in net.hosts]
+    assert pliant(first, "certs", "make", *named).wait() == 0, first.said()
+    for host in net.hosts:
+        files = {"ca": "ca.pem", "certificate": f"{host.name}.pem", "key": f"{host.name}.key"}
+        (host.own / "tls").mkdir()
+        for name in files.values():
+            (host.own / "tls" / name).write_bytes((first.own / "certs" / name).read_bytes())
+            (host.own / "tls" / name).chmod(0o600)
+        words = [(f"--tls-{option}", f"tls/{name}") for option, name in files.items()]
+        options[host.name] = tuple(word for pair in words for word in pair)
+    return options
+
+
+def workers_on(host: NetworkHost) -> list[psutil.Process]:
+    """Return the workers that live on a host: what its fork server has forked."""
+    own, found = _namespace(host.init), []
+    for one in psutil.process_iter():
+        with suppress(OSError, psutil.NoSuchProcess):
+            parent = one.parent()
+            is_worker = parent is not None and FORK_SERVER in parent.cmdline()
+            if is_worker and _namespace(one.pid) == own:
+                found.append(one)
+    return found
+
+
+def _namespace(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/pid").readlink())

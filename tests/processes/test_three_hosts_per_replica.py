@@ -1,0 +1,55 @@
+"""Replicas of three workers on three hosts each: joined, killed, and none the worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.live import namespaces
+from tests.live.namespaces import Network
+from tests.processes.hosts import hosts
+from tests.processes.spanning import Spanning, workers_on
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(bool(namespaces.obstacle()), reason=namespaces.obstacle()),
+]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Network]:
+    with hosts(tmp_path, *"abcdefg") as lent:
+        yield lent
+
+
+@pytest.mark.soak
+def test_a_worker_and_then_an_agent_of_a_part_are_killed_and_others_take_their_place(
+    net: Network,
+) -> None:
+    """A second replica joins later; the host that waits takes the place of one that is lost."""
+    job = Spanning(net, each=3)
+    job.employ(*net.hosts[:3])
+    generation = job.trains(1)
+    job.employ(*net.hosts[3:6])
+    generation = job.trains(2, after=generation)
+    head, second, third = job.pair()
+    (worker,) = workers_on(second)
+
+    worker.kill()
+
+    generation = job.trains(2, after=generation)
+    (exited,) = job.records("exited")
+    assert (exited["exited_kind"], exited["detail"]) == ("signal", "SIGKILL")
+    assert exited["worker"] == 1
+    assert [host.name for host in job.pair()] == [head.name, second.name, third.name]
+    job.employ(net.hosts[6])
+    job.until(lambda: job.records("joint_nodes")[-1]["alone"] == ["g"], "one host waits")
+
+    job.agents.pop(third.name).kill()
+
+    generation = job.trains(1, after=generation)
+    generation = job.trains(2, after=generation)
+    assert {host.name for host in job.pair()} == {head.name, second.name, "g"}
+    job.stop()
