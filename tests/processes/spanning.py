@@ -10,10 +10,11 @@ from typing import Any
 import psutil
 from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
-from tests.processes.hosts import alone, digests, pliant, records, share, until
+from tests.processes.hosts import alone, digests, digests_of, pliant, until
 
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
+from pliant.observe.reading import read
 
 FORK_SERVER = "pliant.engine.worker.fork_server"
 
@@ -25,9 +26,10 @@ mesh = pliant.mesh(shard=int(os.environ.get("WORLD_SIZE", 1)))
 model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 fully_shard(model, mesh=mesh["shard"])
 x = torch.randn(256, 4)
+kept = {"checkpoint": pliant.Checkpoint(sys.argv[2], every="20steps")} if len(sys.argv) > 2 else {}
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
-                    dataset=data, global_batch_size=32, micro_batch_size=4) as session:
+                    dataset=data, global_batch_size=32, micro_batch_size=4, **kept) as session:
     for step in session.steps(int(sys.argv[1])):
         for a, b in step:
             step.backward(torch.nn.functional.mse_loss(model(a), b))
@@ -41,31 +43,54 @@ with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), 
 class Spanning:
     """A job of replicas of one worker on each of several hosts, until it is told to stop."""
 
-    def __init__(self, net: Network, each: int = 2, *, tls: bool = False) -> None:
-        """``each``: so many hosts has a replica; ``tls``: they prove themselves and encrypt."""
-        self.net, self.first = net, net.hosts[0]
+    def __init__(
+        self,
+        net: Network,
+        each: int = 2,
+        *,
+        tls: bool = False,
+        out: Path | None = None,
+        kept: Path | None = None,
+    ) -> None:
+        """``each``: so many hosts has a replica; ``tls``: they prove themselves and encrypt;
+        ``out``: the directory of the run, if all hosts see it; ``kept``: that of checkpoints.
+        """
+        self.net, self.each = net, each
+        self.shared, self.out = out, out or self.first.own / "runs" / "train"
+        self.script: tuple[object, ...] = ("train.py", 100_000, *filter(None, [kept]))
         self.tls = certified(net) if tls else {}
         for host in net.hosts:
             (host.own / "train.py").write_text(SHARDED)
-        self.place = f"{self.first.address}:7000"
-        size = ("--workers-per-replica", each, "--hosts-per-replica", each, "--min", 1, "--max", 2)
-        own = self.tls.get(self.first.name, ())
-        words = ("coordinator", "--listen", self.place, *size, *own, "train.py", 100_000)
-        self.coordinator = pliant(self.first, *words)
-        share(self.first, "runs/train/token", *net.hosts[1:])
-        (self.first.own / "token").write_bytes((self.first.own / "runs/train/token").read_bytes())
-        (self.first.own / "token").chmod(0o600)
+        self.places = f"{self.first.address}:7000"
+        self.coordinator = self.coordinate(self.first)
+        self.until((self.out / "token").exists, "there is a token")
+        for host in net.hosts:
+            (host.own / "token").write_bytes((self.out / "token").read_bytes())
+            (host.own / "token").chmod(0o600)
         self.agents: dict[str, HostProgram] = {}
+
+    @property
+    def first(self) -> NetworkHost:
+        return self.net.hosts[0]
+
+    def coordinate(self, host: NetworkHost) -> HostProgram:
+        """Start a coordinator on a host."""
+        size = ("--workers-per-replica", self.each, "--hosts-per-replica", self.each)
+        words = ("--listen", f"{host.address}:7000", *size, "--min", 1, "--max", 2)
+        place = ("--out", self.shared) if self.shared is not None else ()
+        own = self.tls.get(host.name, ())
+        return pliant(host, "coordinator", *words, *place, *own, *self.script)
 
     def employ(self, *hosts: NetworkHost) -> None:
         """Start an agent on each of these hosts."""
         for host in hosts:
-            words = ("agent", "--join", self.place, "--token-file", "token", "--devices", 1)
-            words = (*words, *self.tls.get(host.name, ()))
+            words: tuple[object, ...] = ("--token-file", "token", "--devices", 1)
+            words = ("agent", "--join", self.places, *words, *self.tls.get(host.name, ()))
             self.agents[host.name] = pliant(host, *words, STOP_AT=str(host.home / "stop"))
 
     def records(self, kind: str) -> list[Record]:
-        return records(self.first, kind)
+        found = read(self.out / "events.jsonl").records
+        return [record for record in found if record["kind"] == kind]
 
     def until(self, what: Callable[[], object], why: str) -> None:
         until(what, why, *self.net.hosts)
@@ -87,35 +112,42 @@ class Spanning:
             return len(names) if names == at else 0
 
         self.until(lambda: members() == count, f"{count} train")
-        steps = len(self.records("commit"))
-        self.until(lambda: len(self.records("commit")) > steps + 2, "steps go on")
+        self.goes_on()
         return int(self.orders()[-1]["generation"])
 
-    def nodes(self) -> list[list[str]]:
+    def goes_on(self) -> None:
+        """Wait until steps are committed."""
+        steps = len(self.records("commit"))
+        self.until(lambda: len(self.records("commit")) > steps + 2, "steps go on")
+
+    def nodes(self) -> list[list[NetworkHost]]:
         """Return the hosts of each joint node, the head first, as the log tells last."""
-        said = self.records("joint_nodes")
-        return list(said[-1]["nodes"]) if said else []
+        said, by_name = self.records("joint_nodes"), {one.name: one for one in self.net.hosts}
+        return [[by_name[name] for name in one] for one in (said[-1]["nodes"] if said else ())]
 
     def pair(self) -> list[NetworkHost]:
-        """Return head and parts of the joint node that the coordinator's host is not of."""
-        (names,) = [each for each in self.nodes() if self.first.name not in each]
-        by_name = {host.name: host for host in self.net.hosts}
-        return [by_name[name] for name in names]
+        """Return head and parts of the joint node that the first host is not of."""
+        (hosts,) = [each for each in self.nodes() if self.first not in each]
+        return hosts
 
     def stop(self) -> None:
         """Let it end, and look whether all is as it should be."""
         for host in self.net.hosts:
             (host.own / "stop").touch()
-        assert self.coordinator.wait(4 * DEADLINE_S) == 0, self.first.said()
+        assert self.coordinator.wait(4 * DEADLINE_S) == 0, self.said()
         for name, agent in self.agents.items():
-            assert agent.wait() == 0, (name, [host.said() for host in self.net.hosts])
-        (found,) = digests(*self.net.hosts)
+            assert agent.wait() == 0, (name, self.said())
+        found = digests(*self.net.hosts)
+        (digest,) = found if self.shared is None else digests_of(self.out)
         (self.first.own / "stop").unlink()
-        assert alone(self.first, int(found.split()[1])) == found
-        audit = audit_run(self.first.own / "runs" / "train")
+        assert alone(self.first, int(digest.split()[1])) == digest
+        audit = audit_run(self.out)
         assert audit.exactly_once, audit.problems
         for host in self.net.hosts:
             assert workers_on(host) == []
+
+    def said(self) -> list[str]:
+        return [host.said() for host in self.net.hosts]
 
 
 def certified(net: Network) -> dict[str, tuple[str, ...]]:

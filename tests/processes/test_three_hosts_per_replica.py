@@ -43,7 +43,7 @@ def test_a_worker_and_then_an_agent_of_a_part_are_killed_and_others_take_their_p
     (exited,) = job.records("exited")
     assert (exited["exited_kind"], exited["detail"]) == ("signal", "SIGKILL")
     assert exited["worker"] == 1
-    assert [host.name for host in job.pair()] == [head.name, second.name, third.name]
+    assert job.pair() == [head, second, third]
     job.employ(net.hosts[6])
     job.until(lambda: job.records("joint_nodes")[-1]["alone"] == ["g"], "one host waits")
 
@@ -51,5 +51,5 @@ def test_a_worker_and_then_an_agent_of_a_part_are_killed_and_others_take_their_p
 
     generation = job.trains(1, after=generation)
     generation = job.trains(2, after=generation)
-    assert {host.name for host in job.pair()} == {head.name, second.name, "g"}
+    assert set(job.pair()) == {head, second, net.hosts[6]}
     job.stop()
