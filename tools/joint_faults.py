@@ -76,8 +76,8 @@ JOINT_FAULTS = [
     ),
     _RULE(
         what="the same one is the head again",
-        old="    head = min(named, key=lambda node: (tried[node], node))\n",
-        new="    head = min(named)\n",
+        old="sorted(named, key=lambda node: (tried[node], node))",
+        new="sorted(named)",
     ),
     _RULE(
         what="both reports of one attempt count",
@@ -98,6 +98,11 @@ JOINT_FAULTS = [
         what="the pause of two does not grow",
         old="found[pair] = PairTry(times + 1, now_s + pause_s",
         new="found[pair] = PairTry(times, now_s + pause_s",
+    ),
+    _RULE(
+        what="of two parts the same one always awaits the other",
+        old="is_open=True, awaits=one)",
+        new="is_open=True, awaits=joint.head)",
     ),
     _RULE(
         what="two that were one for a moment begin anew",
@@ -247,6 +252,24 @@ JOINT_FAULTS = [
         path="host_listener.py",
         old="            self._others.pop(0).transport.abort()\n",
         new="            pass\n",
+    ),
+    _AGENT(
+        what="parts need not reach each other",
+        path="joint_head.py",
+        old="        if len(links) == 1:\n",
+        new="        if True:\n",
+    ),
+    _AGENT(
+        what="parts that have lost each other go on",
+        path="joint_peers.py",
+        old="        self._on_lost(link)\n",
+        new="        pass\n",
+    ),
+    _AGENT(
+        what="a part does not say which other one it does not reach",
+        path="joint_node.py",
+        old="            self._missed = await peers.meet()\n            if self._missed:\n",
+        new="            if await peers.meet():\n",
     ),
     _AGENT(
         what="nobody notices that the other end is silent",

@@ -66,6 +66,11 @@ class Host:
         await until(lambda: len(self.all(HostAlone)) >= count, f"{self.name} is alone")
         return self.all(HostAlone)[count - 1]  # type: ignore[no-any-return]
 
+    async def newest(self) -> HostAlone:
+        """Return what it has said last of being alone."""
+        await self.alone()
+        return self.all(HostAlone)[-1]  # type: ignore[no-any-return]
+
     async def exits(self, count: int = 1) -> list[Exited]:
         await until(lambda: len(self.all(Exited)) >= count, f"{count} exits")
         return self.all(Exited)
@@ -88,11 +93,12 @@ class Joined:
 
     async def order(self, **changes: Any) -> JoinHosts:
         """Return by what all of them would become one node, once each is alone."""
-        said = [await host.alone() for host in self.hosts]
+        said = [await host.newest() for host in self.hosts]
         told = JoinHosts(
             head=self.head.name,
             parts=tuple(host.name for host in self.parts),
             endpoint=said[0].endpoint,
+            part_endpoints=tuple(one.endpoint for one in said[1:]),
             secret=secrets.token_hex(32),
         )
         return replace(told, **changes)

@@ -22,6 +22,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from pliant.agent import host_link, host_listener
+from pliant.agent.joint_peers import PartPeers
 from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
@@ -259,6 +260,60 @@ def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
         for host in hosts.hosts:
             await host.say(told)
         await hosts.are_joined()
+
+    play(scene, WAITS, hosts=3, workers=3)
+
+
+def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both reach the head, and their workers would wait for each other for ever."""
+    monkeypatch.setattr(host_listener, "JOIN_S", 2.0)
+
+    async def scene(hosts: Joined) -> None:
+        told = await hosts.order()
+        nowhere = replace(told, part_endpoints=("127.0.0.9:1", "127.0.0.9:1"))
+        for host in hosts.hosts:
+            await host.say(nowhere)
+
+        said = [(await host.alone(2)).missed for host in hosts.hosts]
+
+        assert said[0] == ()
+        assert said[1:] in ([("h2",), ()], [(), ("h1",)], [("h2",), ("h1",)])
+        assert not any(host.facts.head for host in hosts.hosts)
+        await hosts.join()
+
+    play(scene, WAITS, hosts=3, workers=3)
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
+    play: Play, monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    monkeypatch.setattr(host_link, "LOOK_S", 0.2)
+    kept: list[host_link.HostLink] = []
+    keep = PartPeers._keep
+
+    def note(self: PartPeers, link: host_link.HostLink) -> None:
+        kept.append(link)
+        keep(self, link)
+
+    monkeypatch.setattr(PartPeers, "_keep", note)
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+        await hosts.head.say(start("r1"))
+        workers = await hosts.started(3)
+        await hosts.waits("r1.0", "r1.1", "r1.2")
+        (link,) = [one for one in kept if one.other == hosts.parts[1 - silent].name]
+
+        link._outbox = asyncio.Queue()  # nothing reaches the other part any more
+
+        found = await hosts.parts[1 - silent].alone(2)
+        assert found.missed == (hosts.parts[silent].name,)
+        for host in hosts.hosts:
+            await host.alone(2)
+        assert gone([one.pid for one in workers])
 
     play(scene, WAITS, hosts=3, workers=3)
 

@@ -162,16 +162,16 @@ class World:
         head = self.hosts[host.told.head]
         at_it = [one for one in others if one.told == host.told]
         if host.is_joint:
-            ways = others if host is head else [head]
-            if any(one not in at_it or not self.reaches(host.node, one.node) for one in ways):
+            if any(one not in at_it or not self.reaches(host.node, one.node) for one in others):
                 host.silent_s += TICK_S
                 if host.silent_s >= SILENT_S:
-                    self.part(host, ())
+                    cut = [one.node for one in at_it if not self.reaches(host.node, one.node)]
+                    self.part(host, tuple(cut))
             else:
                 host.silent_s = 0.0
         elif host is head:
             there = [one for one in at_it if self.reaches(host.node, one.node)]
-            if len(there) == len(others):
+            if len(there) == len(others) and not any(self.apart(one) for one in there):
                 for one in (host, *there):
                     one.is_joint, one.silent_s = True, 0.0
                     self.connect(one)
@@ -179,7 +179,13 @@ class World:
                 gone = tuple(one.node for one in others if one not in there)
                 self.part(host, gone)
         elif self.now_s >= host.until_s:
-            self.part(host, (head.node,))
+            is_there = head.told == host.told and self.reaches(host.node, head.node)
+            self.part(host, self.apart(host) if is_there else (head.node,))
+
+    def apart(self, part: Host) -> tuple[NodeId, ...]:
+        """Return the other parts that one does not reach."""
+        others = () if part.told is None else part.told.parts
+        return tuple(one for one in others if one != part.node and not self.reaches(part.node, one))
 
     def part(self, host: Host, missed: tuple[NodeId, ...]) -> None:
         was_joint, host.told, host.is_joint, host.missed = host.is_joint, None, False, missed

@@ -63,7 +63,7 @@ def _tries(draw: st.DrawFn) -> dict[Pair, PairTry]:
             draw(st.integers(0, 9)),
             draw(st.sampled_from([-math.inf, 5.0, 10.0])),
             is_open=draw(st.booleans()),
-            head=draw(st.sampled_from([None, *one])),
+            awaits=draw(st.sampled_from([None, *one])),
         )
         for one in sorted(pairs)
     }
@@ -115,7 +115,7 @@ def _are_apart(hosts: tuple[NodeId, ...], tries: dict[Pair, PairTry], now_s: flo
 def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
     count: int, rule: JointRule, cut: set[tuple[int, int]], mended_s: float, seed: int
 ) -> None:
-    """A cut goes one way: part, head.  Reports come once or twice, and of both or of one."""
+    """A cut goes one way, from the later one.  Reports come once or twice, of both or of one."""
     draw = random.Random(seed)
     lone = {NodeId(f"n{number}"): host(f"n{number}", rule.workers) for number in range(count)}
     barred = {(NodeId(f"n{one}"), NodeId(f"n{other}")) for one, other in cut}
@@ -129,19 +129,34 @@ def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
             for one in itertools.combinations(joint.hosts, 2):
                 assert now_s >= last_s.get(pair(*one), -math.inf) + FIRST_PAUSE_S
             tries = told(tries, joint)
-            missed = [part for part in joint.parts if (part, joint.head) in barred]
+            ways = itertools.combinations(joint.hosts, 2)
+            missed = [(one, other) for one, other in ways if (other, one) in barred]
             if now_s >= mended_s or not missed:
                 tries = succeeded(tries, joint, now_s=now_s)
                 for node in joint.hosts:
                     del lone[node]
                 continue
-            said = [(joint.head, missed), *((part, [joint.head]) for part in missed)]
+            said = [(one, [other]) for each in missed for one, other in (each, each[::-1])]
             for node, others in draw.sample(said, draw.randint(1, len(said))) * 2:
                 tries = failed(tries, node, others, now_s=now_s)
             for node in joint.hosts:
                 lone[node] = host(node, rule.workers, since_s=now_s)
-            last_s |= {pair(joint.head, part): now_s for part in missed}
+            last_s |= {pair(*each): now_s for each in missed}
     assert len(lone) < rule.hosts
+
+
+def test_two_parts_that_failed_are_tried_the_other_way_round() -> None:
+    """A firewall lets connections from b to c through, and none from c to b."""
+    lone, rule = [host("a"), host("b"), host("c")], JointRule(hosts=3, workers=3)
+    (joint,) = joint_nodes(lone, {}, rule, now_s=1.0)
+    assert joint.hosts == (A, B, C)
+
+    tries = failed(told({}, joint), B, [C], now_s=1.0)
+    tries = failed(tries, C, [B], now_s=1.0)
+
+    assert joint_nodes(lone, tries, rule, now_s=FIRST_PAUSE_S) == ()
+    (joint,) = joint_nodes(lone, tries, rule, now_s=1.0 + FIRST_PAUSE_S)
+    assert joint.hosts == (A, C, B)
 
 
 def test_hosts_of_one_rack_are_one_node_first() -> None:

@@ -1,4 +1,4 @@
-"""Replicas that span hosts: another coordinator takes over; hosts are lost together, and come back."""
+"""Replicas that span hosts: another coordinator takes over, hosts are lost together and return."""
 
 from __future__ import annotations
 

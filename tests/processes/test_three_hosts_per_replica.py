@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.live import namespaces
-from tests.live.namespaces import Network
+from tests.live.namespaces import Network, NetworkHost
 from tests.processes.hosts import hosts
 from tests.processes.spanning import Spanning, workers_on
 
@@ -53,3 +53,33 @@ def test_a_worker_and_then_an_agent_of_a_part_are_killed_and_others_take_their_p
     generation = job.trains(2, after=generation)
     assert set(job.pair()) == {head, second, net.hosts[6]}
     job.stop()
+
+
+@pytest.mark.soak
+def test_parts_that_do_not_reach_each_other_are_joined_with_others(
+    net: Network, tmp_path: Path
+) -> None:
+    """Before they are of one node, and while a replica trains there."""
+    _, b, c, d, e, *_ = net.hosts
+    job = Spanning(net, each=3, out=tmp_path / "run", kept=tmp_path / "kept")
+    both_ways(net.cut, c, d)
+    job.employ(b, c, d)
+    job.until(lambda: {"c", "d"} in job.missed(), "two parts have missed each other")
+    job.employ(e)
+    generation = job.trains(1)
+    job.until(lambda: job.records("saved"), "there is a checkpoint")
+    (node,) = job.nodes()
+    assert not {c, d} <= set(node)
+
+    both_ways(net.cut, *node[1:])
+
+    job.trains(1, after=generation)
+    (node,) = job.nodes()
+    assert not {c, d} <= set(node)
+    job.stop(is_proved=False)
+
+
+def both_ways(change: Callable[[NetworkHost, NetworkHost], None], *ends: NetworkHost) -> None:
+    one, other = ends
+    change(one, other)
+    change(other, one)

@@ -66,6 +66,9 @@ class HostLink:
         self.why = "it has ended the connection"
         """Why the link has ended, of the other end."""
 
+        self.is_silent = False
+        """It has ended as nothing was heard for too long."""
+
         self.ended = asyncio.Event()
 
     @property
@@ -151,5 +154,6 @@ class HostLink:
             self._silence += 1
             self.say(HostAlive())
             await asyncio.sleep(LOOK_S)
+        self.is_silent = True
         self.why = f"nothing was heard of it for {SILENT_LOOKS * LOOK_S:g} s"
         self.cut()

@@ -5,19 +5,23 @@ Owns that a part speaks for its own workers only.  Knows nothing of how links ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
 from pliant.agent.host_link import HostLink
+from pliant.agent.host_listener import JOIN_S
 from pliant.agent.remote_worker import RemoteWorker
 from pliant.agent.replicas_here import ReplicasHere
-from pliant.core.values import ReplicaId
+from pliant.core.values import NodeId, ReplicaId
 from pliant.wire.codec import Message, Refusal, decode
 from pliant.wire.host_records import (
     LinkRecord,
+    MeetParts,
     PartEnded,
     PartLeaving,
+    PartMet,
     PartNews,
     PartReaped,
     PartSaid,
@@ -25,6 +29,9 @@ from pliant.wire.host_records import (
     PartStarted,
 )
 from pliant.wire.messages import LedgerGrown, OutputGrown
+
+MEET_S = JOIN_S + 2.0
+"""Longest wait until parts reach each other, in seconds; who does not says so before."""
 
 NEWS = frozenset({LedgerGrown, OutputGrown})
 
@@ -45,10 +52,31 @@ class HeadWorkers:
         self._send = send
         self._refuse = refuse
         self._on_leaving = on_leaving
+        self._awaited: set[NodeId] = set()
+        """Parts that have not said so far that they reach the others."""
+
+        self._all_met = asyncio.Event()
 
     def meet(self, link: HostLink) -> None:
         """Hear from now on what is said over a link."""
         link.attach(partial(self._hear_record, link))
+
+    async def bring_together(self, links: Collection[HostLink]) -> bool:
+        """Have the parts reach each other; whether all have done so in time."""
+        if len(links) == 1:
+            return True
+        self._awaited = {link.other for link in links}
+        for link in links:
+            link.say(MeetParts())
+        ends = [asyncio.create_task(link.ended.wait()) for link in links]
+        met = asyncio.create_task(self._all_met.wait())
+        try:
+            waited = {met, *ends}
+            await asyncio.wait(waited, timeout=MEET_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (met, *ends):
+                task.cancel()
+        return self._all_met.is_set()
 
     def directory_of(self, replica: ReplicaId) -> Path | None:
         """Return where the workers of a replica meet."""
@@ -63,6 +91,10 @@ class HeadWorkers:
 
     def _hear_record(self, link: HostLink, record: LinkRecord) -> None:
         match record:
+            case PartMet():
+                self._awaited.discard(link.other)
+                if not self._awaited:
+                    self._all_met.set()
             case PartNews(message=message):
                 self._pass_on(link, message)
             case PartLeaving(notice_s=notice_s):

@@ -23,6 +23,7 @@ from pliant.agent.host_link import HostLink
 from pliant.agent.host_listener import HeadListener, reached
 from pliant.agent.joint_head import HeadWorkers
 from pliant.agent.joint_part import GONE_S, PartWorkers
+from pliant.agent.joint_peers import PartPeers
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
 from pliant.core.errors import ConfigError
@@ -30,7 +31,7 @@ from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
 from pliant.wire import launch
 from pliant.wire.codec import Message
-from pliant.wire.host_records import AllJoined, PartLeaving
+from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
 from pliant.wire.messages import HostAlone, JoinHosts
 
 _log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class JoinedHost:
         if own == told.head:
             self._task = asyncio.create_task(self._run(self._be_head(told, self._listener)))
         elif own in told.parts:
-            self._task = asyncio.create_task(self._run(self._be_part(told)))
+            self._task = asyncio.create_task(self._run(self._be_part(told, self._listener)))
 
     def on_report(self, report: launch.Report) -> None:
         """Take what the fork server says of workers that are no replica's of this node."""
@@ -219,7 +220,7 @@ class JoinedHost:
         try:
             links = await listener.awaited(told, workers.directory_of, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
-            if self._missed or self._is_over:
+            if self._missed or not await workers.bring_together(links.values()) or self._is_over:
                 return
             for link in links.values():
                 link.say(AllJoined())
@@ -233,6 +234,7 @@ class JoinedHost:
             first = sorted(links.values(), key=lambda link: not link.ended.is_set())
             for link in first:
                 link.cut()
+        self._missed = tuple(link.other for link in first if link.is_silent)
         self._part_from_all()
         self._replicas.fill_devices()  # with nobody: there are no other hosts
         for link in first:
@@ -256,7 +258,7 @@ class JoinedHost:
         for link in self._links:
             link.cut()
 
-    async def _be_part(self, told: JoinHosts) -> None:
+    async def _be_part(self, told: JoinHosts, listener: HeadListener) -> None:
         self._missed = (told.head,)  # whatever comes in between
         link = await reached(
             told,
@@ -270,21 +272,45 @@ class JoinedHost:
         self._missed = ()
         workers = PartWorkers(link, self._host)
         link.attach(workers.obey)
-        tasks = [asyncio.create_task(one) for one in (link.run(), self._greet_as(told, workers))]
+        peers = PartPeers(
+            told,
+            self._host,
+            listener,
+            tls=self._tls(),
+            on_lost=lambda peer: self._lose_peer(link, peer),
+        )
+        greeting = self._greet_as(told, workers, peers)
+        tasks = [asyncio.create_task(one) for one in (link.run(), greeting)]
         try:
-            await tasks[0]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             link.cut()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await peers.close()
+            _, failure = await asyncio.gather(*tasks, return_exceptions=True)
+        if link.is_silent:
+            self._missed = (*self._missed, told.head)
         if self._part is not None:
             self._part_from_all()
         await workers.end()
         self._part = None
         self._host.job.tell_again()
+        if isinstance(failure, Exception):
+            raise failure
 
-    async def _greet_as(self, told: JoinHosts, workers: PartWorkers) -> None:
+    def _lose_peer(self, link: HostLink, peer: HostLink) -> None:
+        if peer.is_silent:
+            self._missed = (*self._missed, peer.other)
+        link.cut()
+
+    async def _greet_as(self, told: JoinHosts, workers: PartWorkers, peers: PartPeers) -> None:
+        if len(told.parts) > 1:
+            await workers.meets.wait()
+            self._missed = await peers.meet()
+            if self._missed:
+                return
+            workers.link.say(PartMet())
         await workers.joined.wait()
         if self._is_over:  # nothing can be started here any more: the others are to look for others
             workers.link.cut()

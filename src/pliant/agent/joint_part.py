@@ -15,7 +15,7 @@ from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import LOOK_S
 from pliant.core.values import ReplicaId
 from pliant.wire import launch
-from pliant.wire.host_records import AllJoined, KillPart, LinkRecord, StartPart
+from pliant.wire.host_records import AllJoined, KillPart, LinkRecord, MeetParts, StartPart
 from pliant.wire.messages import Alive
 
 GONE_S = 0.02
@@ -29,8 +29,11 @@ class PartWorkers:
     """Those of one link; ``end`` once, after it."""
 
     def __init__(self, link: HostLink, host: ThisHost) -> None:
+        self.meets = asyncio.Event()
+        """All parts are there, and are to reach each other."""
+
         self.joined = asyncio.Event()
-        """All hosts of the node are there."""
+        """All hosts of the node reach each other."""
 
         self.link = link
         self._host = host
@@ -48,6 +51,8 @@ class PartWorkers:
             ValueError: it is not for a head to say.
         """
         match record:
+            case MeetParts():
+                self.meets.set()
             case AllJoined():
                 self.joined.set()
             case StartPart() as order if order.replica not in self._replicas:

@@ -173,6 +173,7 @@ class JointHosts:
             head=joint.head,
             parts=joint.parts,
             endpoint=self._hosts[joint.head].endpoint,
+            part_endpoints=tuple(self._hosts[part].endpoint for part in joint.parts),
             secret=secrets.token_hex(SECRET_BYTES),
         )
         self._tries = joint_nodes.told(self._tries, joint)

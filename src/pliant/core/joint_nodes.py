@@ -6,12 +6,14 @@ is joined.  Docs: decision 19.
 
 Hosts that come at the same moment are looked at together, so that those of one rack find each
 other.  A pair that has failed is left alone for a while that doubles, and never for good: links are
-mended, and whoever was late may be in time the next time.  Then another of them is the head, as a
-firewall may let connections through one way only.
+mended, and whoever was late may be in time the next time.  Of each two of a node the later one
+connects to the earlier, and the head is the first; who has failed is the other one the next time,
+as a firewall may let connections through one way only.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -96,8 +98,8 @@ class PairTry:
     is_open: bool = False
     """They were told to be one, and it is not heard that they are not."""
 
-    head: NodeId | None = None
-    """Which of them was the head then, if one was."""
+    awaits: NodeId | None = None
+    """Which of them was to be reached by the other one then."""
 
     joined_s: float | None = None
     """Since when they are one."""
@@ -109,13 +111,13 @@ PairTries = Mapping[Pair, PairTry]
 
 def told(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
     """Return what is known of pairs once these hosts are told to be one."""
-    return {**tries, **{pair: _opened(tries, pair, joint.head) for pair in _pairs(joint)}}
+    return {**tries, **_opened(tries, joint)}
 
 
 def succeeded(tries: PairTries, joint: NodeHosts, *, now_s: float) -> dict[Pair, PairTry]:
     """Return what is known of pairs once these hosts are one."""
-    opened = {pair: _opened(tries, pair, joint.head) for pair in _pairs(joint)}
-    return {**tries, **{pair: replace(one, joined_s=now_s) for pair, one in opened.items()}}
+    opened = _opened(tries, joint).items()
+    return {**tries, **{pair: replace(one, joined_s=now_s) for pair, one in opened}}
 
 
 def failed(
@@ -132,7 +134,7 @@ def failed(
             is_steady = known.joined_s is not None and now_s - known.joined_s >= STEADY_S
             times = 0 if is_steady else known.times
             pause_s = min(FIRST_PAUSE_S * 2.0 ** min(times, 30), MOST_PAUSE_S)
-            found[pair] = PairTry(times + 1, now_s + pause_s, head=known.head)
+            found[pair] = PairTry(times + 1, now_s + pause_s, awaits=known.awaits)
     return found
 
 
@@ -141,13 +143,13 @@ def without(tries: PairTries, host: NodeId) -> dict[Pair, PairTry]:
     return {pair: one for pair, one in tries.items() if host not in pair}
 
 
-def _pairs(joint: NodeHosts) -> list[Pair]:
-    return [frozenset((joint.head, part)) for part in joint.parts]
-
-
-def _opened(tries: PairTries, pair: Pair, head: NodeId) -> PairTry:
-    known = tries.get(pair, PairTry())
-    return PairTry(known.times, known.until_s, is_open=True, head=head)
+def _opened(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
+    """Return what is known of each two of a node; the earlier of them awaits the later."""
+    found: dict[Pair, PairTry] = {}
+    for one, other in itertools.combinations(joint.hosts, 2):
+        known = tries.get(pair := frozenset((one, other)), PairTry())
+        found[pair] = PairTry(known.times, known.until_s, is_open=True, awaits=one)
+    return found
 
 
 def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) -> float:
@@ -238,9 +240,8 @@ def _chosen(
 
 
 def _headed(hosts: Iterable[NodeId], tries: PairTries) -> NodeHosts:
-    """Make a node of hosts: the head is who was none when they failed, then the first by name."""
-    named = sorted(hosts)
-    inside = [one for pair, one in tries.items() if one.times and pair <= set(named)]
-    tried = Counter(one.head for one in inside)
-    head = min(named, key=lambda node: (tried[node], node))
-    return NodeHosts(head, tuple(node for node in named if node != head))
+    """Make a node of hosts: those who were to be reached when they failed are to reach others."""
+    named = set(hosts)
+    tried = Counter(one.awaits for pair, one in tries.items() if one.times and pair <= named)
+    head, *parts = sorted(named, key=lambda node: (tried[node], node))
+    return NodeHosts(head, tuple(parts))

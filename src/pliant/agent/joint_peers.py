@@ -1,0 +1,107 @@
+"""The links between the parts of a joint node, on which only signs of life go.
+
+Owns that two parts reach each other, before they are of one node and for as long as they are: the
+workers of a replica talk to each other directly, and would wait for ever where two parts have no
+way to each other.  Of two the earlier one awaits the later.  Knows nothing of what runs there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from pliant.agent.host_link import HostLink
+from pliant.agent.host_listener import HeadListener, reached
+from pliant.agent.this_host import ThisHost
+from pliant.core.tls_files import TlsFiles
+from pliant.core.values import NodeId
+from pliant.wire.host_records import LinkRecord
+from pliant.wire.messages import JoinHosts
+
+
+class PartPeers:
+    """Those of one part; ``meet`` once, ``close`` at the end."""
+
+    def __init__(
+        self,
+        told: JoinHosts,
+        host: ThisHost,
+        listener: HeadListener,
+        *,
+        tls: TlsFiles | None,
+        on_lost: Callable[[HostLink], None],
+    ) -> None:
+        """``listener``: this part's; ``on_lost`` is told of a link that has ended."""
+        at = told.parts.index(host.config.node)
+        self._told = told
+        self._config = host.config
+        self._listener = listener
+        self._tls = tls
+        self._on_lost = on_lost
+        self._earlier, self._later = told.parts[:at], told.parts[at + 1 :]
+        self._links: dict[NodeId, HostLink] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    async def meet(self) -> tuple[NodeId, ...]:
+        """Reach the other parts, and be reached; return those with whom that did not come about.
+
+        Raises:
+            ConfigError: the files of TLS cannot be used.
+            OSError: nobody can be let in.
+        """
+        ways: list[Coroutine[Any, Any, object]] = [self._reach(one) for one in self._earlier]
+        if self._later:
+            seen = self._seen_from(self._config.node)
+            ways.append(self._listener.awaited(seen, lambda replica: None, self._keep))
+        await asyncio.gather(*map(self._spawn, ways))
+        return tuple(one for one in (*self._earlier, *self._later) if one not in self._links)
+
+    async def close(self) -> None:
+        """End all of the links."""
+        for task in self._tasks:
+            task.cancel()
+        for link in self._links.values():
+            link.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _reach(self, part: NodeId) -> None:
+        config = self._config
+        link = await reached(
+            self._seen_from(part),
+            config.node,
+            devices=config.devices,
+            address=config.address,
+            tls=self._tls,
+        )
+        if link is not None:
+            self._keep(link)
+            self._spawn(link.run())
+
+    def _keep(self, link: HostLink) -> None:
+        link.attach(_refuse)
+        self._links[link.other] = link
+        self._spawn(self._watch(link))
+
+    async def _watch(self, link: HostLink) -> None:
+        await link.ended.wait()
+        self._on_lost(link)
+
+    def _seen_from(self, part: NodeId) -> JoinHosts:
+        """Return what was told as if a part were the head of those behind it."""
+        at = self._told.parts.index(part)
+        return replace(
+            self._told,
+            head=part,
+            parts=self._told.parts[at + 1 :],
+            endpoint=self._told.part_endpoints[at],
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
+        self._tasks.add(task := asyncio.create_task(work))
+        return task
+
+
+def _refuse(record: LinkRecord) -> None:
+    raise ValueError(f"a part says no {type(record).__name__} to another")
