@@ -290,7 +290,6 @@ def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
 def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
     play: Play, monkeypatch: pytest.MonkeyPatch, silent: int
 ) -> None:
-    monkeypatch.setattr(host_link, "LOOK_S", 0.2)
     kept: list[host_link.HostLink] = []
     keep = PartPeers._keep
 
@@ -310,7 +309,7 @@ def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
         link._outbox = asyncio.Queue()  # nothing reaches the other part any more
 
         found = await hosts.parts[1 - silent].alone(2)
-        assert found.missed == (hosts.parts[silent].name,)
+        assert hosts.parts[silent].name in found.missed
         for host in hosts.hosts:
             await host.alone(2)
         assert gone([one.pid for one in workers])
