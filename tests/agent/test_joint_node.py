@@ -264,6 +264,25 @@ def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
     play(scene, WAITS, hosts=3, workers=3)
 
 
+def test_who_was_missed_is_said_again_where_it_may_not_have_been_heard(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the same two are told to be one at once, and fail again."""
+    monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.head.say(await hosts.order())
+        assert (await hosts.head.alone(2)).missed == ("h1",)
+
+        assert hosts.head.connection is not None
+        await hosts.head.connection.close()
+
+        assert (await hosts.head.alone(3)).missed == ("h1",)
+        await hosts.join()
+
+    play(scene, WAITS)
+
+
 def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

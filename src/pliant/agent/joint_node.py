@@ -69,6 +69,9 @@ class JoinedHost:
         self._links: tuple[HostLink, ...] = ()
         self._part: PartWorkers | None = None
         self._missed: tuple[NodeId, ...] = ()
+        """With whom the last attempt failed.  It counts once, and is said until the next one, as it
+        may not have been heard."""
+
         self._is_over = self._is_released = False
 
     # --- what it is -----------------------------------------------------------------
@@ -133,7 +136,6 @@ class JoinedHost:
                 missed=self._missed,
             )
         )
-        self._missed = ()  # said once: it counts as often as it is heard
 
     def join(self, told: JoinHosts) -> None:
         """Be one with others, as its head or a part; what is not of this moment changes nothing."""
@@ -210,6 +212,7 @@ class JoinedHost:
             self.say_alone()
 
     async def _be_head(self, told: JoinHosts, listener: HeadListener) -> None:
+        self._missed = ()
         workers = HeadWorkers(
             self._replicas,
             send=self._speaker.send,
