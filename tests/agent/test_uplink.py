@@ -79,6 +79,24 @@ def test_long_pauses_between_attempts_count(
     asyncio.run(play())
 
 
+def test_who_has_another_to_speak_for_it_looks_on(place: socket.socket) -> None:
+    """A part whose head has a coordinator runs workers for it."""
+    left = 5
+
+    def looks_on() -> bool:
+        nonlocal left
+        left -= 1
+        return left > 0
+
+    async def play() -> None:
+        places = at(place.getsockname()[1])
+        with pytest.raises(PermanentError, match="no coordinator at ws://127"):
+            await asyncio.wait_for(searching(places, 0.0, looks_on=looks_on).run(), timeout=20)
+
+    asyncio.run(play())
+    assert left == 0
+
+
 @pytest.mark.parametrize("code", [1000, 1008])
 def test_what_answers_and_never_says_a_word_is_no_coordinator(
     place: socket.socket, code: int
@@ -190,6 +208,7 @@ def searching(
     places: tuple[str, ...],
     give_up_s: float = 60.0,
     on_unfit: Callable[[str], None] = ignore,
+    looks_on: Callable[[], bool] = lambda: False,
 ) -> Uplink:
     return Uplink(
         lambda: places,
@@ -200,6 +219,7 @@ def searching(
         on_unfit=on_unfit,
         on_join=ignore,
         give_up_s=give_up_s,
+        looks_on=looks_on,
     )
 
 

@@ -139,6 +139,7 @@ class Agent:
             on_unfit=self._leave,
             on_join=self._joint.join,
             give_up_s=self._config.give_up_s,
+            looks_on=lambda: self._joint.is_part,
             tls=self._config.tls,
         )
         for message in self._early:

@@ -116,12 +116,13 @@ class Uplink:
         on_unfit: Callable[[str], None],
         on_join: Callable[[JoinHosts], None],
         give_up_s: float = RECONNECT_S,
+        looks_on: Callable[[], bool] = lambda: False,
         tls: TlsFiles | None = None,
     ) -> None:
         """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
         answered, ``on_unfit`` why this agent is to go, ``on_join`` with which hosts it is to be
-        one; ``give_up_s``: how long a lost
-        coordinator is looked for.  ``tls``: encrypts each connection, and is looked at anew for it.
+        one; ``give_up_s``: how long a lost coordinator is looked for, and longer while it
+        ``looks_on``.  ``tls``: encrypts each connection, and is looked at anew for it.
 
         Raises:
             ConfigError: the files of ``tls`` cannot be used.
@@ -144,6 +145,7 @@ class Uplink:
         self._on_unfit = on_unfit
         self._on_join = on_join
         self._give_up_s = give_up_s
+        self._looks_on = looks_on
         self._tls = None if tls is None else RenewedTls(tls, lambda: client_context(tls))
         self._newest: LossKeepingConnection | None = None
         self._queue: deque[Message] = deque(maxlen=MAX_KEPT)
@@ -239,7 +241,7 @@ class Uplink:
                 elif (fault := self._fault_of_tls(error, url)) is not None and not self._has_met:
                     refusal = PermanentError(fault)
                 failure = error
-            if clock.now_s() - last_seen_s > self._give_up_s:
+            if clock.now_s() - last_seen_s > self._give_up_s and not self._looks_on():
                 where = " or ".join(self._tried) or "any place"
                 raise PermanentError(
                     f"no coordinator at {where}: {failure}; start it there, or give the "
