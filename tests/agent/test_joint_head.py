@@ -24,6 +24,7 @@ from pliant.wire.host_records import (
     KillPart,
     LinkRecord,
     PartEnded,
+    PartMet,
     PartNews,
     PartReaped,
 )
@@ -116,6 +117,27 @@ def test_a_part_does_not_tell_what_a_worker_0_has_written_or_printed(worker: int
     asyncio.run(play())
     assert sent == [printed]
     assert refused == [("h1", "spoke for a worker 0")]
+
+
+def test_a_part_vouches_for_no_other_that_it_reaches_the_rest() -> None:
+    head = HeadWorkers(
+        cast(ReplicasHere, NoReplicas()),
+        send=lambda message: None,
+        refuse=lambda *why: None,
+        on_leaving=lambda notice_s: None,
+    )
+    said = RECORDS.dump_json(PartMet()).decode()
+
+    async def play() -> bool:
+        liar, other = link_of(EndedConnection(said, said)), link_of(EndedConnection())
+        other.other = NodeId("h2")
+        head.meet(liar)
+        meeting = asyncio.create_task(head.bring_together([liar, other]))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(liar.run(), DEADLINE_S)
+        return await asyncio.wait_for(meeting, DEADLINE_S)
+
+    assert not asyncio.run(play())
 
 
 class Replica:

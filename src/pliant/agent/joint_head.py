@@ -91,8 +91,8 @@ class HeadWorkers:
 
     def _hear_record(self, link: HostLink, record: LinkRecord) -> None:
         match record:
-            case PartMet():
-                self._awaited.discard(link.other)
+            case PartMet() if link.other in self._awaited:
+                self._awaited.remove(link.other)
                 if not self._awaited:
                     self._all_met.set()
             case PartNews(message=message):

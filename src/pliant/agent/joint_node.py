@@ -310,6 +310,7 @@ class JoinedHost:
     async def _greet_as(self, told: JoinHosts, workers: PartWorkers, peers: PartPeers) -> None:
         if len(told.parts) > 1:
             await workers.meets.wait()
+            self._missed = tuple(one for one in told.parts if one != self._config.node)
             self._missed = await peers.meet()
             if self._missed:
                 return

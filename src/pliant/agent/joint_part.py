@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 
 from pliant.agent.host_link import HostLink
+from pliant.agent.local_replica import NAME
 from pliant.agent.part_replica import PartReplica, assignment_for, tell_news, tell_refused
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import LOOK_S
@@ -55,7 +56,7 @@ class PartWorkers:
                 self.meets.set()
             case AllJoined():
                 self.joined.set()
-            case StartPart() as order if order.replica not in self._replicas:
+            case StartPart() as order if self._fits(order):
                 self._start(order)
             case KillPart(replica=replica, is_asked=is_asked):
                 if replica in self._replicas:
@@ -105,6 +106,17 @@ class PartWorkers:
         for replica in self._replicas.values():
             replica.close()
         self._replicas.clear()
+
+    def _fits(self, order: StartPart) -> bool:
+        """Whether an order is of a new replica, and for as many of its workers as a part has."""
+        work, each = self._host.job.work, self._host.job.workers_here
+        of_parts = () if work is None else range(each, work.workers_per_replica)
+        return (
+            NAME.fullmatch(order.replica) is not None
+            and order.replica not in self._replicas
+            and len(set(order.places)) == len(order.places) == each
+            and all(place in of_parts for place in order.places)
+        )
 
     def _start(self, order: StartPart) -> None:
         devices = self._host.devices.put(order.replica, len(order.places))
