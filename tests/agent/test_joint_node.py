@@ -21,12 +21,13 @@ from tests.certificates import Authority
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from pliant.agent import host_link, host_listener
+from pliant.agent import host_link, host_listener, joint_node
 from pliant.agent.joint_peers import PartPeers
 from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import Exited, ExitKind, NodeJoined, NodeLeaving, Progressed
+from pliant.core.tls_files import TlsFiles
 from pliant.wire.messages import (
     AgentLeft,
     HostAlone,
@@ -262,6 +263,28 @@ def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
         await hosts.are_joined()
 
     play(scene, WAITS, hosts=3, workers=3)
+
+
+def test_a_host_without_a_port_is_alone_once_it_has_one(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no descriptor left, or its address is gone for a while."""
+    failures = 2
+
+    def scarce(address: str, tls: TlsFiles | None) -> host_listener.HeadListener:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise OSError("no room")
+        return host_listener.HeadListener(address, tls)
+
+    monkeypatch.setattr(joint_node, "HeadListener", scarce)
+    monkeypatch.setattr(joint_node, "AGAIN_S", 0.2)
+
+    async def scene(hosts: Joined) -> None:
+        await hosts.join()
+
+    play(scene, WAITS)
 
 
 def test_who_was_missed_is_said_again_where_it_may_not_have_been_heard(

@@ -34,6 +34,9 @@ from pliant.wire.codec import Message
 from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
 from pliant.wire.messages import HostAlone, JoinHosts
 
+AGAIN_S = 5.0
+"""Before a port is asked for again where there was none, in seconds."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +66,7 @@ class JoinedHost:
         self._speaker = speaker
         self._listener: HeadListener | None = None
         self._task: asyncio.Task[None] | None = None
+        self._again: asyncio.Task[None] | None = None
         self._told: JoinHosts | None = None
         """What it is part of, from when all are there until what ran is gone."""
 
@@ -126,7 +130,9 @@ class JoinedHost:
         try:
             self._listener = self._listener or HeadListener(self._config.address, self._tls())
         except OSError as error:
-            _log.warning("no other host can join this one: %s", error)
+            _log.warning("no other host can join this one: %s; it is tried again", error)
+            if self._again is None:
+                self._again = asyncio.create_task(self._say_alone_again())
             return
         self._speaker.send(
             HostAlone(
@@ -136,6 +142,11 @@ class JoinedHost:
                 missed=self._missed,
             )
         )
+
+    async def _say_alone_again(self) -> None:
+        await asyncio.sleep(AGAIN_S)
+        self._again = None
+        self.say_alone()
 
     def join(self, told: JoinHosts) -> None:
         """Be one with others, as its head or a part; what is not of this moment changes nothing."""
@@ -180,9 +191,10 @@ class JoinedHost:
     async def close(self) -> None:
         """End every link; what runs here ends with the fork server."""
         self._is_over = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [one for one in (self._task, self._again) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
 
