@@ -438,10 +438,21 @@ def test_replicas_of_several_hosts_are_shown_with_their_host() -> None:
     assert " on a" not in text.getvalue()
 
     first, *others = status["replicas"]
-    status["replicas"] = [first | {"node": "a"}, *(one | {"node": "b"} for one in others)]
+    status["replicas"] = [first | {"hosts": ["a"]}, *(one | {"hosts": ["b"]} for one in others)]
     view.console.print(job_panel(status))
 
     assert "r1 training on a   r3 training on b" in text.getvalue()
+
+
+def test_a_replica_on_several_hosts_is_shown_with_all_of_them() -> None:
+    status = board_of(eventful().planned(100).records).as_json() | {"events": []}
+    view, text = plain()
+
+    first, second, *_ = status["replicas"]
+    status["replicas"] = [first | {"hosts": ["a", "b"]}, second | {"hosts": ["c", "d", "e"]}]
+    view.console.print(job_panel(status))
+
+    assert "r1 training on a and b   r3 training on c, d and e" in text.getvalue()
 
 
 def test_a_job_without_agents_says_for_what_it_waits() -> None:

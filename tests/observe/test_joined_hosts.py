@@ -31,6 +31,16 @@ def test_a_status_has_them_until_it_is_otherwise() -> None:
     }
 
 
+def test_a_replica_has_all_hosts_of_its_node() -> None:
+    one, other = kind("start_replica", replica="r1", node="a"), kind("start_replica", replica="r2")
+    single = kind("start_replica", replica="r3", node="e")
+
+    status = board_of([TWO_NODES, one, other, single]).as_json()
+
+    hosts = [(replica["name"], replica["node"], replica["hosts"]) for replica in status["replicas"]]
+    assert hosts == [("r1", "a", ["a", "b"]), ("r2", "", []), ("r3", "e", ["e"])]
+
+
 def test_who_is_lost_is_of_no_node_and_waits_for_nobody() -> None:
     board = board_of([TWO_NODES, kind("node_lost", node="b", others=["e"])])
 

@@ -75,17 +75,20 @@ def test_the_shape_is_the_documented_one_and_named_in_the_docstring() -> None:
 
     assert set(status) == DOCUMENTED
     assert all(name in str(module.__doc__) for name in DOCUMENTED)
-    assert set(status["replicas"][0]) == {"name", "state", "pids", "node", "device"}
+    assert set(status["replicas"][0]) == {
+        "name", "state", "pids", "node", "device", "hosts",
+    }  # fmt: skip
     json.dumps(status, allow_nan=False)
 
 
 def test_the_eventful_story_ends_with_three_that_train() -> None:
     status = board_of(eventful().planned(100).records).as_json()
 
+    here = {"state": "training", "node": "here", "device": None, "hosts": ["here"]}
     assert status["replicas"] == [
-        {"name": "r1", "state": "training", "pids": [1001], "node": "here", "device": None},
-        {"name": "r3", "state": "training", "pids": [1003], "node": "here", "device": None},
-        {"name": "r5", "state": "training", "pids": [1005], "node": "here", "device": None},
+        {"name": "r1", "pids": [1001], **here},
+        {"name": "r3", "pids": [1003], **here},
+        {"name": "r5", "pids": [1005], **here},
     ]
     assert (status["state"], status["target_replicas"], status["generation"]) == ("training", 3, 5)
     assert [event["kind"] for event in status["events"]] == ["join", "drain", "loss", "join"]

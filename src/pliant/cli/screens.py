@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pliant.core.counts import counted
+from pliant.core.counts import counted, in_words
 from pliant.core.printable import in_one_line, printable, printable_values
 from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit
@@ -251,15 +251,22 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
     if (workers := status.get("workers_per_replica") or 1) > 1:
         text.append(f", of {workers} workers each", style="dim")
     text.append("   ")
-    has_hosts = len({str(replica.get("node")) for replica in status["replicas"]}) > 1
-    for replica in status["replicas"]:
+    on = [_hosts_of(replica) for replica in status["replicas"]]
+    has_hosts = len({host for hosts in on for host in hosts}) > 1
+    for replica, hosts in zip(status["replicas"], on, strict=True):
         state = replica["state"]
         text.append(replica["name"], style="bold")
         text.append(f" {state}", style=STATE_STYLE.get(state, ""))
-        if has_hosts and replica.get("node"):
-            text.append(f" on {replica['node']}", style="dim")
+        if has_hosts and hosts:
+            text.append(f" on {in_words(hosts)}", style="dim")
         text.append("   ")
     return text
+
+
+def _hosts_of(replica: dict[str, Any]) -> list[str]:
+    """Return the hosts of a replica; a coordinator of before says its node alone."""
+    node = replica.get("node")
+    return list(map(str, replica.get("hosts") or ([node] if node else [])))
 
 
 def _pool(status: dict[str, Any]) -> list[RenderableType]:

@@ -1,9 +1,11 @@
-"""Counts as people write them: ``1 device``, ``2 devices``.
+"""Counts and lists as people write them: ``1 device``, ``2 devices``; ``a, b and c``.
 
-Owns the plural and nothing else.
+Owns the plural and the last comma, and nothing else.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def counted(number: object, noun: str = "device") -> str:
@@ -13,3 +15,13 @@ def counted(number: object, noun: str = "device") -> str:
     ('1 device', '2 replicas')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Return all of them in one phrase.
+
+    >>> in_words(["a"]), in_words(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last

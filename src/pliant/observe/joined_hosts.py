@@ -41,6 +41,13 @@ def without(known: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
     }
 
 
+def of_node(known: Mapping[str, Any] | None, node: str) -> list[str]:
+    """Return the hosts of a node, itself first; none if it has no name."""
+    joint = [] if known is None else known["nodes"]
+    alone = [node] if node else []
+    return next((list(hosts) for hosts in joint if hosts[:1] == [node]), alone)
+
+
 def lines(known: Mapping[str, Any] | None) -> list[str]:
     """Say to a person who is one node, and who waits for others."""
     if known is None:

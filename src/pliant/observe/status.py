@@ -12,9 +12,10 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     total_steps         steps the script asked for, or null
     target_replicas     wanted; min_replicas and max_replicas are its bounds
     num_slots           K, the most replicas that can share a step, or null
-    replicas            [{name, state, pids, node, device (of a pool, of the first worker)}]; state
-                        is starting, spare (ready to join), joining, training, waiting, leaving or
-                        finished; the gone are not listed
+    replicas            [{name, state, pids, node, device (of a pool, of the first worker), hosts
+                        (all that it has workers on, its node first)}]; state is starting, spare
+                        (ready to join), joining, training, waiting, leaving or finished; the gone
+                        are not listed
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     nonfinite           {step, what, steps, skipped}: the newest nan or inf, how many, or null
     idle_s, waits_for   seconds since the newest commit, or null; whom the others wait for now
@@ -207,7 +208,7 @@ class Board:
             "generation": self.timeline.generation,
             "step": self.committed,
             **{name: getattr(self, name) for name in NUMBERS},
-            "replicas": [asdict(replica) for replica in self.replicas.values()],
+            "replicas": [self._shown(replica) for replica in self.replicas.values()],
             "loss": self.loss if math.isfinite(self.loss or 0.0) else None,
             "nonfinite": self.nonfinite,
             "samples_per_s": self.samples_per_s(),
@@ -232,6 +233,9 @@ class Board:
             "reason": self.reason,
             **_chosen(self.about, "out", "url", "pid", "workers_per_replica"),
         }
+
+    def _shown(self, replica: ReplicaStatus) -> dict[str, Any]:
+        return asdict(replica) | {"hosts": joined_hosts.of_node(self.hosts, replica.node)}
 
     def _job_record(self, record: Record) -> None:
         for name in NUMBERS:
