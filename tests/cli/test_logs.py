@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pliant.cli import logs as command
-from pliant.cli.logs import MAX_LINE_BYTES, Read, printed
-from pliant.observe.printed import PrintedUntil, printed_after
+from pliant.cli.logs import MAX_LINE_BYTES, printed
+from pliant.observe.printed import PrintedUntil, printed_after, printers, workers_of
 
 
 @pytest.fixture
@@ -18,16 +19,24 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
+Read = Callable[[PrintedUntil], tuple[bytes, PrintedUntil]]
+
+
+def lines_of(read: Read, is_over: Callable[[], bool]) -> Iterator[str]:
+    """Yield what one worker printed."""
+    return (text for _, text in printed(lambda: ["r1"], lambda _, after: read(after), is_over))
+
+
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    return partial(printed_after, tmp_path, "r1")
+    return lambda after: printed_after(tmp_path, "r1", after)
 
 
 def test_nothing_that_comes_while_others_are_shown_is_left_out(logs: Path, read: Read) -> None:
     """Who reads may be slow: a pager, a terminal that is far away."""
     path, ends = logs / "r1.log", iter([False, False, False, True])
     path.write_text("one\n")
-    lines = printed(read, lambda: next(ends))
+    lines = lines_of(read, lambda: next(ends))
 
     assert next(lines) == "one"
     with path.open("a") as log:
@@ -48,7 +57,7 @@ def test_a_line_that_was_written_over_is_one_line(logs: Path, read: Read) -> Non
     (logs / "r1.log.old").write_text("not ours\n")
     (logs / "r1.log").touch()
 
-    shown = list(printed(read, lambda: True))
+    shown = list(lines_of(read, lambda: True))
 
     assert shown == ["first", " 10%\r100%"]
 
@@ -63,7 +72,7 @@ def test_who_prints_faster_than_it_is_shown_does_not_keep_it_for_ever(
         assert after.offset < 5000, "it goes on without end"
         return b"again\n" * 20, PrintedUntil(1, after.offset + 120)
 
-    assert 100 <= len(list(printed(read, lambda: True))) <= 200
+    assert 100 <= len(list(lines_of(read, lambda: True))) <= 200
 
 
 def test_a_line_without_end_is_shown_in_pieces() -> None:
@@ -73,7 +82,26 @@ def test_a_line_without_end_is_shown_in_pieces() -> None:
     def read(after: PrintedUntil) -> tuple[bytes, PrintedUntil]:
         return next(pieces, b""), after
 
-    shown = list(printed(read, lambda: True))
+    shown = list(lines_of(read, lambda: True))
 
     assert max(map(len, shown)) <= MAX_LINE_BYTES + 300_000
     assert sum(map(len, shown)) == 3_000_000
+
+
+def test_of_several_workers_each_has_its_lines_also_who_prints_later(
+    logs: Path, tmp_path: Path
+) -> None:
+    (logs / "r1.0.log").write_text("zero\nhal")
+    (logs / "r2.0.log").write_text("another replica's\n")
+    ends = iter([False, True])
+
+    def workers() -> list[str]:
+        return workers_of(printers(tmp_path), "r1")
+
+    lines = printed(workers, partial(printed_after, tmp_path), lambda: next(ends))
+
+    assert next(lines) == ("r1.0", "zero")
+    (logs / "r1.1.log").write_text("one\n")
+    with (logs / "r1.0.log").open("a") as log:
+        log.write("f")
+    assert sorted(lines) == [("r1.0", "half"), ("r1.1", "one")]

@@ -358,6 +358,24 @@ def test_logs_show_what_a_replica_printed_rotated_files_first(
 
 
 @pytest.mark.usefixtures("coordinator")
+def test_logs_show_all_workers_of_a_replica_each_behind_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs = Path("runs/gpt/logs")
+    (logs / "r1.0.log").write_text("zero\n")
+    (logs / "r1.1.log").write_text("one\ntwo")
+
+    for asked in ([], ["r1"]):
+        assert code_of(["logs", *asked]) == 0
+        assert capsys.readouterr().out == "r1.0 | zero\nr1.1 | one\nr1.1 | two\n"
+    assert code_of(["logs", "r1.1"]) == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert code_of(["logs", "r1", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert first == {"replica": "r1.0", "line": "zero"}
+
+
+@pytest.mark.usefixtures("coordinator")
 def test_the_fork_servers_output_is_shown_only_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     logs = Path("runs/gpt/logs")
     (logs / "forkserver.log").write_text("cannot fork\n")

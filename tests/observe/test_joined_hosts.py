@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pliant.observe.joined_hosts import lines
+from pliant.observe.joined_hosts import hosts_of, lines
 from pliant.observe.prose import line as prose
 from pliant.observe.status import board_of
 
@@ -39,6 +39,20 @@ def test_a_replica_has_all_hosts_of_its_node() -> None:
 
     hosts = [(replica["name"], replica["node"], replica["hosts"]) for replica in status["replicas"]]
     assert hosts == [("r1", "a", ["a", "b"]), ("r2", "", []), ("r3", "e", ["e"])]
+
+
+def test_workers_run_on_the_hosts_of_their_replica_in_order() -> None:
+    about = kind("job_started", workers_per_replica=4)
+    joint = kind("start_replica", replica="r1", node="a")
+    single = kind("start_replica", replica="r3", node="e")
+    status = board_of([about, TWO_NODES, joint, single]).as_json()
+
+    assert hosts_of(status, "r1") == ["a", "b"]
+    assert [hosts_of(status, f"r1.{place}") for place in (0, 1, 2, 3, 4)] == [
+        ["a"], ["a"], ["b"], ["b"], [],
+    ]  # fmt: skip
+    assert hosts_of(status, "r3.3") == ["e"]
+    assert hosts_of(status, "r2") == hosts_of(status, "r1.x") == hosts_of(status, "r1.") == []
 
 
 def test_who_is_lost_is_of_no_node_and_waits_for_nobody() -> None:

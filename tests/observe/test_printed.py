@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers
+from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers, workers_of
 
 
 def test_pieces_of_rotated_files_follow_each_other_whatever_their_size(tmp_path: Path) -> None:
@@ -59,18 +59,49 @@ def test_a_new_file_with_the_inode_of_one_that_went_is_read_from_its_beginning(
     assert piece == b"of the file that has its inode now"
 
 
-def test_who_is_meant_is_the_only_one_or_has_to_be_said(tmp_path: Path) -> None:
+def on_no_host(_name: str) -> list[str]:
+    return []
+
+
+def test_who_is_meant_is_the_only_replica_or_has_to_be_said(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     for name in ("forkserver.log", "r10.log", "r2.1.log", "r2.0.log", "r2.0.log.1", "x.txt"):
         (logs / name).touch()
     names = printers(tmp_path)
 
+    def meant(names: list[str], asked: str | None = None) -> str:
+        return chosen(names, asked, "here", on_no_host)
+
     assert names == ["r2.0", "r2.1", "r10", "forkserver"]
-    assert chosen(["forkserver", "r1"], None, "here") == "r1"
-    with pytest.raises(ConfigError, match=r"^say whose output: r2.0, r2.1, r10$"):
-        chosen(names, None, "here")
-    with pytest.raises(ConfigError, match=r"^there is no output of r3; there is of r2.0, "):
-        chosen(names, "r3", "here")
+    assert meant(["forkserver", "r1"]) == "r1"
+    assert meant(["r2.0", "r2.1"]) == meant(names, "r2") == "r2"
+    assert meant(names, "r2.1") == "r2.1"
+    with pytest.raises(ConfigError, match=r"^say whose output: r2, r10; r2.0 is one worker of r2$"):
+        meant(names)
+    with pytest.raises(ConfigError, match=r"^there is no output of r3; there is of r2, r10, "):
+        meant(names, "r3")
+    with pytest.raises(ConfigError, match=r"^there is no output of r2.7; there is of r2.0, r2.1$"):
+        meant(names, "r2.7")
     with pytest.raises(ConfigError, match=r"^no replica has printed anything yet \(looked in here"):
-        chosen([], None, "here")
+        meant([])
+
+
+def test_whose_output_has_not_come_is_said_to_be_where_it_runs() -> None:
+    def hosts_of(name: str) -> list[str]:
+        return {"r3": ["a", "b"], "r3.1": ["b"]}[name]
+
+    with pytest.raises(ConfigError, match=r"^nothing that r3.1 printed is here yet; it runs on b$"):
+        chosen(["r3.0"], "r3.1", "here", hosts_of)
+    with pytest.raises(
+        ConfigError, match=r"^nothing that r3 printed is here yet; it runs on a and b$"
+    ):
+        chosen([], "r3", "here", hosts_of)
+
+
+def test_a_worker_s_lines_are_all_of_its_replica_or_its_own() -> None:
+    names = ["r1.0", "r1.1", "r10.0", "r11"]
+
+    assert workers_of(names, "r1") == ["r1.0", "r1.1"]
+    assert workers_of(names, "r1.1") == ["r1.1"]
+    assert workers_of(names, "r11") == ["r11"]

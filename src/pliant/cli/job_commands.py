@@ -177,7 +177,7 @@ def logs(
         str | None,
         typer.Argument(
             metavar="REPLICA",
-            help="Whose output: r1; r1.0, where it has several workers.",
+            help="Whose output: r1, all its workers; r1.0, one of several.",
             autocompletion=worker_names,
         ),
     ] = None,

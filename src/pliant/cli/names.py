@@ -31,10 +31,11 @@ def replica_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def worker_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of workers, of the job that is meant, that begin like this."""
+    """Return the names of replicas and workers, of the job that is meant, that begin like this."""
     with contextlib.suppress(Exception):
         out = ctx.params.get("out")
         run = find_run(ctx.params.get("job"), out and Path(out), state_directory())
         names = [path.stem for path in (run / run_files.LOGS).glob("r*.log")]
-        return [name for name in sorted(names, key=order_of) if name.startswith(incomplete)]
+        found = sorted({*names, *map(replica_of, names)}, key=order_of)
+        return [name for name in found if name.startswith(incomplete)]
     return []

@@ -48,6 +48,19 @@ def of_node(known: Mapping[str, Any] | None, node: str) -> list[str]:
     return next((list(hosts) for hosts in joint if hosts[:1] == [node]), alone)
 
 
+def hosts_of(status: Mapping[str, Any], name: str) -> list[str]:
+    """Return where a replica runs, or one of its workers, by a status; none: it does not."""
+    replica, dot, place = name.partition(".")
+    hosts: list[str] = next(
+        (one.get("hosts") or [] for one in status["replicas"] if one["name"] == replica), []
+    )
+    if not dot or not hosts:
+        return hosts
+    each = (status.get("workers_per_replica") or 1) // len(hosts)
+    is_place = place.isascii() and place.isdecimal() and each > 0
+    return hosts[int(place[:9]) // each :][:1] if is_place else []
+
+
 def lines(known: Mapping[str, Any] | None) -> list[str]:
     """Say to a person who is one node, and who waits for others."""
     if known is None:

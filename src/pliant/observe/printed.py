@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from pliant.core.counts import in_words
 from pliant.core.errors import ConfigError
-from pliant.core.worker_names import order_of
+from pliant.core.worker_names import order_of, replica_of
 from pliant.machine import run_files
 from pliant.machine.files import open_to_read
 
@@ -71,20 +72,38 @@ def _head(file: BinaryIO, offset: int) -> int:
     return zlib.crc32(file.read(min(offset, HEAD_BYTES)))
 
 
-def chosen(names: list[str], worker: str | None, where: object) -> str:
-    """Return whose output is asked for: the only one's if none is named.
+def chosen(
+    names: list[str], asked: str | None, where: object, hosts_of: Callable[[str], Sequence[str]]
+) -> str:
+    """Return whose output is asked for, a worker's or that of all workers of a replica: that of the
+    only replica if none is named.
+
+    ``hosts_of``: on which hosts a worker or a replica runs now; none: it does not.
 
     Raises:
         ConfigError: there is nothing of it, or it is not clear whose is meant.
     """
+    replicas = [*dict.fromkeys(map(replica_of, names))]
+    if asked is not None and asked in {*names, *replicas}:
+        return asked
+    if asked is not None and (hosts := hosts_of(asked)):
+        raise ConfigError(f"nothing that {asked} printed is here yet; it runs on {in_words(hosts)}")
     if not names:
         raise ConfigError(f"no replica has printed anything yet (looked in {where})")
-    if worker is not None and worker not in names:
-        raise ConfigError(f"there is no output of {worker}; there is of {', '.join(names)}")
-    replicas = [name for name in names if name != FORK_SERVER]
-    if worker is None and len(replicas) != 1:
-        raise ConfigError(f"say whose output: {', '.join(replicas or names)}")
-    return worker or replicas[0]
+    if asked is not None:
+        there = ", ".join(workers_of(names, replica_of(asked)) or replicas)
+        raise ConfigError(f"there is no output of {asked}; there is of {there}")
+    own = [name for name in replicas if name != FORK_SERVER]
+    if len(own) != 1:
+        several = [name for name in names if name not in replicas]
+        one = f"; {several[0]} is one worker of {replica_of(several[0])}" if several else ""
+        raise ConfigError(f"say whose output: {', '.join(own or names)}{one}")
+    return own[0]
+
+
+def workers_of(names: Iterable[str], asked: str) -> list[str]:
+    """Return whose output is shown if it is asked for that of a worker, or of a whole replica."""
+    return [name for name in names if asked in (name, replica_of(name))]
 
 
 def printers(out: Path) -> list[str]:
