@@ -47,7 +47,9 @@ def play(tmp_path: Path) -> Play:
     return partial(played, tmp_path)
 
 
-def test_hosts_are_alone_until_they_are_told_to_be_one_node(play: Play) -> None:
+def test_hosts_are_alone_until_they_are_told_to_be_one_node(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(hosts: Joined) -> None:
         said = [await host.alone() for host in hosts.hosts]
         assert [(one.node, one.devices, one.missed) for one in said] == [
@@ -55,8 +57,16 @@ def test_hosts_are_alone_until_they_are_told_to_be_one_node(play: Play) -> None:
             ("h1", 3, ()),
         ]
 
+        said_here = [text for text in caplog.messages if "waits for" in text]
+        assert (
+            said_here == ["this host waits for 1 other host: a replica of job j is on 2 hosts"] * 2
+        )
+
         await hosts.join()
 
+        assert {"this host is one node with h1 now", "this host is one node with h0 now"} <= {
+            *caplog.messages
+        }
         assert [host.joined.devices for host in hosts.hosts] == [4, 0]
         assert hosts.head.facts.parts == ("h1",)
         assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
@@ -360,7 +370,7 @@ def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
 
 
 def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
 
@@ -371,6 +381,11 @@ def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
 
         assert (await hosts.head.alone(2)).missed == ("h1",)
         assert (await hosts.parts[0].alone(2)).missed == ("h0",)
+        for other in ("h0", "h1"):
+            assert any(
+                text.startswith(f"this host and {other} did not reach each other when they were")
+                for text in caplog.messages
+            )
 
     play(scene, WAITS)
 

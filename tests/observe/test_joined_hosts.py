@@ -28,6 +28,7 @@ def test_a_status_has_them_until_it_is_otherwise() -> None:
         "hosts": 2,
         "nodes": [["a", "b"], ["c", "d"]],
         "alone": ["e"],
+        "missed": [],
     }
 
 
@@ -58,7 +59,7 @@ def test_workers_run_on_the_hosts_of_their_replica_in_order() -> None:
 def test_who_is_lost_is_of_no_node_and_waits_for_nobody() -> None:
     board = board_of([TWO_NODES, kind("node_lost", node="b", others=["e"])])
 
-    assert board.hosts == {"hosts": 2, "nodes": [["c", "d"]], "alone": []}
+    assert board.hosts == {"hosts": 2, "nodes": [["c", "d"]], "alone": [], "missed": []}
 
 
 def test_who_ends_or_takes_over_says_no_more_of_it() -> None:
@@ -69,14 +70,27 @@ def test_who_ends_or_takes_over_says_no_more_of_it() -> None:
 @pytest.mark.parametrize(
     ("alone", "hosts", "said"),
     [
-        ("a", 2, "1 host waits for another: hostsPerReplica is 2 (a)"),
-        ("ab", 3, "2 hosts wait for another: hostsPerReplica is 3 (a, b)"),
-        ("a", 3, "1 host waits for 2 others: hostsPerReplica is 3 (a)"),
+        (
+            "a",
+            2,
+            "1 host waits for another: hostsPerReplica is 2 (a); let another host join the job",
+        ),
+        (
+            "ab",
+            3,
+            "2 hosts wait for another: hostsPerReplica is 3 (a, b); let another host join the job",
+        ),
+        (
+            "a",
+            3,
+            "1 host waits for 2 others: hostsPerReplica is 3 (a); let 2 more hosts join the job",
+        ),
         ("ab", 2, "2 hosts wait for each other: hostsPerReplica is 2 (a, b)"),
         (
             "abcdefghij",
             11,
-            "10 hosts wait for another: hostsPerReplica is 11 (a, b, c, d, e, f, g, h and 2 more)",
+            "10 hosts wait for another: hostsPerReplica is 11 (a, b, c, d, e, f, g, h and 2 more); "
+            "let another host join the job",
         ),
     ],
 )
@@ -94,15 +108,41 @@ def test_a_line_tells_what_is_new() -> None:
     assert prose(joined) == "joint node: c with d"
     assert prose(missed) == (
         "host e has not become one node with f; "
-        "2 hosts wait for each other: hostsPerReplica is 2 (e, f)"
+        "2 hosts wait for each other: hostsPerReplica is 2 (e, f); "
+        "e and f did not reach each other when they were to be one node: open the ports above 1023 "
+        "between them, and look at what their agents say; they are tried again, after 5 min at most"
     )
     assert prose(record()) is None
     assert lines(board_of([joined]).hosts) == ["joint nodes: a with b, c with d"]
     assert lines(None) == []
 
 
+def test_who_did_not_reach_each_other_is_said_while_both_wait() -> None:
+    first = record("e", missed=[["e", ["f"]]])
+    both = record("e", "f", missed=[["f", ["e"]]])
+    later = record("e", "f")
+
+    told = board_of([first, both, later]).hosts
+    assert told is not None
+    assert told["missed"] == [["e", "f"]]
+    assert "e and f did not reach each other" in lines(told)[0]
+    assert "did not reach" not in lines(board_of([first]).hosts)[0], "f is not there"
+
+    third = board_of([first, both, record("g", nodes=[["e", "f"]])])
+    assert third.hosts is not None
+    assert third.hosts["missed"] == []
+    lost = board_of([both, kind("node_lost", node="e")]).hosts
+    assert lost is not None
+    assert lost["missed"] == []
+
+
 def test_a_damaged_record_breaks_nothing() -> None:
     damaged = record(nodes=[3, ["a"]], missed=[["a"], 4, ["a", 5]], joined="x") | {"hosts": "y"}
 
     assert prose(damaged) is None
-    assert board_of([damaged]).hosts == {"hosts": 1, "nodes": [["a"]], "alone": []}
+    assert board_of([damaged]).hosts == {
+        "hosts": 1,
+        "nodes": [["a"]],
+        "alone": [],
+        "missed": [],
+    }

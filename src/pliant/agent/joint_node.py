@@ -26,6 +26,7 @@ from pliant.agent.joint_part import GONE_S, PartWorkers
 from pliant.agent.joint_peers import PartPeers
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
+from pliant.core.counts import counted, in_words
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
@@ -75,6 +76,12 @@ class JoinedHost:
         self._missed: tuple[NodeId, ...] = ()
         """With whom the last attempt failed.  It counts once, and is said until the next one, as it
         may not have been heard."""
+
+        self._missed_here = self._missed
+        """The last of those that was said here."""
+
+        self._has_said_alone = False
+        """Here, since it is alone; on each connection its coordinator hears so anew."""
 
         self._is_over = self._is_released = False
 
@@ -134,6 +141,7 @@ class JoinedHost:
             if self._again is None:
                 self._again = asyncio.create_task(self._say_alone_again())
             return
+        self._say_here()
         self._speaker.send(
             HostAlone(
                 node=self._config.node,
@@ -147,6 +155,25 @@ class JoinedHost:
         await asyncio.sleep(AGAIN_S)
         self._again = None
         self.say_alone()
+
+    def _say_here(self) -> None:
+        """Say for what this host waits, to who looks at what its agent says."""
+        if self._missed is not self._missed_here and self._missed:
+            _log.warning(
+                "this host and %s did not reach each other when they were to be one node: open the "
+                "ports above 1023 of %s to them, and theirs to it; it is tried again, after 5 min "
+                "at most",
+                in_words(self._missed),
+                self._config.address,
+            )
+        elif not self._has_said_alone and (work := self._host.job.work) is not None:
+            _log.warning(
+                "this host waits for %s: a replica of job %s is on %s",
+                counted(work.hosts_per_replica - 1, "other host"),
+                work.job,
+                counted(work.hosts_per_replica, "host"),
+            )
+        self._missed_here, self._has_said_alone = self._missed, True
 
     def join(self, told: JoinHosts) -> None:
         """Be one with others, as its head or a part; what is not of this moment changes nothing."""
@@ -239,8 +266,8 @@ class JoinedHost:
                 return
             for link in links.values():
                 link.say(AllJoined())
-            self._told, self._links = told, tuple(links[part] for part in told.parts)
-            self._speaker.renew()
+            self._links = tuple(links[part] for part in told.parts)
+            self._become(told)
             ends = [asyncio.create_task(link.ended.wait()) for link in self._links]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in ends:
@@ -256,6 +283,13 @@ class JoinedHost:
             workers.lose(link)
         while self._replicas.names():
             await asyncio.sleep(GONE_S)
+
+    def _become(self, told: JoinHosts) -> None:
+        """Be one with others, and say so."""
+        self._told, self._has_said_alone = told, False
+        others = [node for node in (told.head, *told.parts) if node != self._config.node]
+        _log.warning("this host is one node with %s now", in_words(others))
+        self._speaker.renew()
 
     def _part_from_all(self) -> None:
         """Be no node any more, and say so before anything else is started here."""
@@ -331,8 +365,8 @@ class JoinedHost:
         if self._is_over:  # nothing can be started here any more: the others are to look for others
             workers.link.cut()
             return
-        self._told, self._part = told, workers
-        self._speaker.renew()
+        self._part = workers
+        self._become(told)
         await workers.tell_signs()
 
     def _tls(self) -> TlsFiles | None:

@@ -23,12 +23,19 @@ SHOWN = 8
 """Of hosts or nodes in one line."""
 
 
-def after(record: Record) -> dict[str, Any]:
-    """Return {hosts (of a node), nodes: [[head, parts ...]], alone: [hosts]} as of this record."""
+def after(record: Record, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is known as of this record: {hosts (of a node), nodes: [[head, parts ...]],
+    alone: [hosts], missed: [[two that have not become one node when they were to]]}.
+    """
+    nodes = _sets(record, "nodes")
+    told = [*([] if before is None else before["missed"]), *_missed_pairs(record)]
+    heads = {host: hosts[0] for hosts in nodes for host in hosts}
+    missed = [[*pair] for pair in dict.fromkeys(map(tuple, told))]
     return {
         "hosts": whole(record.get("hosts"), 1),
-        "nodes": _sets(record, "nodes"),
+        "nodes": nodes,
         "alone": [str(node) for node in listed(record, "alone")],
+        "missed": [pair for pair in missed if len({heads.get(one, one) for one in pair}) == 2],
     }
 
 
@@ -38,6 +45,7 @@ def without(known: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
         **known,
         "nodes": [hosts for hosts in known["nodes"] if gone.isdisjoint(hosts)],
         "alone": [node for node in known["alone"] if node not in gone],
+        "missed": [pair for pair in known["missed"] if gone.isdisjoint(pair)],
     }
 
 
@@ -65,7 +73,7 @@ def lines(known: Mapping[str, Any] | None) -> list[str]:
     """Say to a person who is one node, and who waits for others."""
     if known is None:
         return []
-    said = [_waiting(known["alone"], known["hosts"])] if known["alone"] else []
+    said = [_waiting(known)] if known["alone"] else []
     if known["nodes"]:
         said.append(_joined(known["nodes"]))
     return [printable(one) for one in said]
@@ -73,18 +81,13 @@ def lines(known: Mapping[str, Any] | None) -> list[str]:
 
 def line(record: Record) -> str | None:
     """Say what is new in a record; None: nothing that is worth a line."""
-    known, said = after(record), []
+    known, said = after(record, None), []
     if joined := _sets(record, "joined"):
         said.append(_joined(joined))
-    for one in listed(record, "missed"):
-        match one:
-            case [str() as node, [*others]] if others:
-                whom = _shown([str(other) for other in others])
-                said.append(f"host {node} has not become one node with {whom}")
-            case _:
-                pass  # damaged
+    missed = {host: others for host, others in _missed(record) if others}
+    said += [f"host {host} has not become one node with {_shown(missed[host])}" for host in missed]
     if known["alone"]:
-        said.append(_waiting(known["alone"], known["hosts"]))
+        said.append(_waiting(known))
     return "; ".join(said) or None
 
 
@@ -94,15 +97,43 @@ def _joined(nodes: Sequence[Sequence[str]]) -> str:
     return f"{word}: {_shown([' with '.join(one) for one in nodes])}"
 
 
-def _waiting(alone: Sequence[str], hosts: int) -> str:
-    """Say for whom hosts wait that are no node."""
+def _waiting(known: Mapping[str, Any]) -> str:
+    """Say for whom hosts wait that are no node, and what helps."""
+    alone, hosts = known["alone"], known["hosts"]
     word = "host waits" if len(alone) == 1 else "hosts wait"
     missing = hosts - len(alone)
+    apart = [pair for pair in known["missed"] if set(pair) <= set(alone)]
     if missing > 0:
         whom = "another" if missing == 1 else counted(missing, "other")
+        more = "another host" if missing == 1 else f"{missing} more hosts"
+        helps = f"; let {more} join the job"
     else:
-        whom = "each other"
-    return f"{len(alone)} {word} for {whom}: hostsPerReplica is {hosts} ({_shown(alone)})"
+        whom, helps = "each other", f"; {_unreached(apart)}" if apart else ""
+    return f"{len(alone)} {word} for {whom}: hostsPerReplica is {hosts} ({_shown(alone)}){helps}"
+
+
+def _unreached(apart: Sequence[Sequence[str]]) -> str:
+    """Say what keeps hosts from being one node that were told to be, and what to do."""
+    pairs = _shown([" and ".join(pair) for pair in apart])
+    return (
+        f"{pairs} did not reach each other when they were to be one node: open the ports above "
+        "1023 between them, and look at what their agents say; they are tried again, after 5 min "
+        "at most"
+    )
+
+
+def _missed(record: Record) -> list[tuple[str, list[str]]]:
+    """Return each host that has said so with those that it was to be one node with, and is not."""
+    said = [one for one in listed(record, "missed") if isinstance(one, list) and len(one) == 2]
+    return [
+        (host, [str(other) for other in others])
+        for host, others in said
+        if isinstance(host, str) and isinstance(others, list)
+    ]
+
+
+def _missed_pairs(record: Record) -> list[list[str]]:
+    return [sorted((host, other)) for host, others in _missed(record) for other in others]
 
 
 def _sets(record: Record, name: str) -> list[list[str]]:

@@ -28,8 +28,8 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     decision            {target_replicas, reason, at} of the last decision, or null
     apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
     silent              [{node (its agent says nothing), since}]
-    hosts               {hosts (of a node), nodes: [[head, parts ...]], alone: [names]}, null: a
-                        node is one host
+    hosts               {hosts (of a node), nodes: [[head, parts ...]], alone: [names], missed:
+                        [[two that did not reach each other]]}, null: a node is one host
     slow                [{replica (far slower than the others), times (as long), since}]
     placed              {rule (such as spread:rack), sites: {each: [replicas]}}, null: anywhere
     pool                {pool, team, priority, admission (waiting, running, suspending), devices
@@ -130,7 +130,7 @@ class Board:
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "joint_nodes":
-                self.hosts = joined_hosts.after(record)
+                self.hosts = joined_hosts.after(record, self.hosts)
             case "node_joined" | "node_lost":
                 self._node_record(record)
             case "saved" | "save_failed" | "suspend_requested":
