@@ -2,8 +2,8 @@
 
 Owns the records, and how each end proves that it knows the secret of the link without saying it.
 Both ends are of one installation, which their coordinator has looked at, so these carry no version;
-but the other end is another machine, so what cannot be read ends the link.  Knows nothing of
-sockets.
+but the other end is another machine, so what cannot be read, or is out of the bounds of messages,
+ends the link.  Knows nothing of sockets.
 
     part  --TunnelOpened, PartStarted, PartReaped, PartEnded, PartSaid, ...-->  head
           <-------StartPart, KillPart, AllJoined---------------------------
@@ -20,18 +20,30 @@ from __future__ import annotations
 import hmac
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
+from pliant.core.durations import MOST_S
 from pliant.core.events import ExitKind
 from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.wire.bounds import MOST, MOST_DEVICES, REPLICA
 
 MAX_FRAME_BYTES = 4 << 20
 """Largest record: a message may have 1 MB, and is a text in a text here."""
 
 STREAM_BYTES = 4
 """Of a frame of a tunnel, which begins with its number; one with nothing behind it is the last."""
+
+
+Replica = Annotated[ReplicaId, Field(pattern=f"^{REPLICA.pattern}$")]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Place = Annotated[int, Field(ge=0, lt=MOST_DEVICES)]
+"""Of a worker in its replica."""
+
+Seconds = Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
+ReturnCode = Annotated[int, Field(ge=-MOST, le=MOST)]
+"""Of a process; a signal is negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +64,9 @@ class AllJoined:
 class StartPart:
     """To a part: start these workers of a replica."""
 
-    replica: ReplicaId
-    places: tuple[int, ...]
-    incarnation: Incarnation
+    replica: Replica
+    places: Annotated[tuple[Place, ...], Field(max_length=MOST_DEVICES)]
+    incarnation: Annotated[Incarnation, Field(ge=0, le=MOST)]
     type: Literal["start"] = "start"
 
 
@@ -62,7 +74,7 @@ class StartPart:
 class KillPart:
     """To a part: kill what it runs of a replica."""
 
-    replica: ReplicaId
+    replica: Replica
 
     is_asked: bool
     """Whether the end of the replica was asked for; else one of its workers has ended."""
@@ -81,10 +93,10 @@ class PartMet:
 class PartStarted:
     """To the head: a worker has a process."""
 
-    replica: ReplicaId
-    place: int
-    pid: int
-    device: int | None
+    replica: Replica
+    place: Place
+    pid: Count
+    device: Count | None
     type: Literal["started"] = "started"
 
 
@@ -92,9 +104,9 @@ class PartStarted:
 class PartReaped:
     """To the head: the process of a worker was reaped; what it has said follows."""
 
-    replica: ReplicaId
-    place: int
-    returncode: int
+    replica: Replica
+    place: Place
+    returncode: ReturnCode
     type: Literal["reaped"] = "reaped"
 
 
@@ -102,11 +114,11 @@ class PartReaped:
 class PartEnded:
     """To the head: how a worker has ended, and that nothing more of it follows."""
 
-    replica: ReplicaId
-    place: int
+    replica: Replica
+    place: Place
     kind: ExitKind
     detail: str
-    worker: int | None
+    worker: Place | None
     type: Literal["ended"] = "ended"
 
 
@@ -114,9 +126,9 @@ class PartEnded:
 class PartSilent:
     """To the head: at so many looks in a row a worker has shown no life; said when it changes."""
 
-    replica: ReplicaId
-    place: int
-    looks: int
+    replica: Replica
+    place: Place
+    looks: Count
     type: Literal["silent"] = "silent"
 
 
@@ -124,8 +136,8 @@ class PartSilent:
 class PartSaid:
     """To the head: what a worker has said, as a message of ``wire.codec``."""
 
-    replica: ReplicaId
-    place: int
+    replica: Replica
+    place: Place
     message: str
     type: Literal["said"] = "said"
 
@@ -142,7 +154,7 @@ class PartNews:
 class PartLeaving:
     """To the head: this host was told to end; the replicas have so long to leave, in seconds."""
 
-    notice_s: float
+    notice_s: Seconds
     type: Literal["leaving"] = "leaving"
 
 
@@ -150,8 +162,8 @@ class PartLeaving:
 class TunnelOpened:
     """To the head: a worker of the part wants to talk to worker 0 of its replica."""
 
-    stream: int
-    replica: ReplicaId
+    stream: Count
+    replica: Replica
     socket: Literal["channel", "store"]
     type: Literal["tunnel"] = "tunnel"
 
@@ -160,8 +172,8 @@ class TunnelOpened:
 class TunnelRead:
     """So many more bytes of a tunnel have found their reader, and others may follow."""
 
-    stream: int
-    count: int
+    stream: Count
+    count: Count
     type: Literal["read"] = "read"
 
 
