@@ -56,3 +56,32 @@ def test_a_line_that_no_message_has_room_for_goes_up_in_pieces(
     (tmp_path / "ledger" / "r2.jsonl").write_text("a" * 20 + "\nb\n")
 
     assert "".join(one.lines for one in LedgerNews(tmp_path).new()) == "a" * 20 + "\nb\n"
+
+
+def test_of_a_long_ledger_only_what_was_told_lately_goes_up_again(tmp_path: Path) -> None:
+    ledgers = tmp_path / "ledger"
+    ledgers.mkdir()
+    news = LedgerNews(tmp_path, looks_kept=3)
+    for look in range(10):
+        with (ledgers / "r2.1.jsonl").open("a") as ledger:
+            ledger.write(f"{look}\n")
+        if look == 8:
+            (ledgers / "r3.1.jsonl").write_text("first\n")
+        assert len(list(news.new())) == (2 if look == 8 else 1)
+
+    news.tell_again()
+
+    assert [(one.replica, one.offset, one.lines) for one in news.new()] == [
+        ("r2", 14, "7\n8\n9\n"),
+        ("r3", 0, "first\n"),
+    ]
+    assert list(news.new()) == []
+
+
+def test_what_is_told_again_may_have_to_be_once_more(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "r2.1.jsonl").write_text("a\n")
+    news = LedgerNews(tmp_path, looks_kept=3)
+    for _ in range(3):
+        assert [one.lines for one in news.new()] == ["a\n"]
+        news.tell_again()

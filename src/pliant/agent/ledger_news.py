@@ -1,13 +1,15 @@
 """What is new in the ledgers of an agent whose directory the coordinator does not see.
 
-Owns how far each file was told.  Whole lines go up as messages, with the place of each, so that one
-that is told twice is written once.  Knows nothing of what a line says.
+Owns how far each file was told, and how far it was a while ago.  Whole lines go up as messages,
+with the place of each, so that one that is told twice is written once.  Knows nothing of what a
+line says.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,18 +27,24 @@ _NAME = re.compile(r"(r[1-9]\d*)(?:\.([1-9]\d{0,4}))?(?:\.(\d{6,}))?\.jsonl")
 class LedgerNews:
     """Of one directory of a run."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, looks_kept: int = 0) -> None:
+        """``looks_kept``: after so many more, what was told has arrived, or never will."""
         self._ledgers = out / run_files.LEDGER
         self._told: dict[Path, int] = {}
+        self._before: deque[dict[Path, int]] = deque(maxlen=looks_kept)
+        """Of each of the last looks, how far what it told of was told before it."""
 
     def new(self, replica: ReplicaId | None = None) -> Iterator[LedgerGrown]:
         """Yield what was written since the last look, by all or by one; what is left is new yet."""
+        before: dict[Path, int] = {}
+        self._before.append(before)
         for path in sorted(self._ledgers.glob("*.jsonl")):
             name = _NAME.fullmatch(path.name)
             if name is None or replica not in (None, name[1]):
                 continue
             while lines := self._lines(path):
                 offset = self._told.get(path, 0)
+                before.setdefault(path, offset)
                 self._told[path] = offset + len(lines)
                 yield LedgerGrown(
                     replica=ReplicaId(name[1]),
@@ -45,6 +53,12 @@ class LedgerNews:
                     offset=offset,
                     lines=lines.decode("ascii", "replace"),
                 )
+
+    def tell_again(self) -> None:
+        """Count as new what the last looks have told of."""
+        for before in reversed(self._before):
+            self._told |= before
+        self._before.clear()
 
     def _lines(self, path: Path) -> bytes:
         """Return the whole lines that come next, a piece of them; empty: there is none."""

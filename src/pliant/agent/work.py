@@ -35,8 +35,17 @@ from pliant.wire.codec import Message
 from pliant.wire.messages import Alive, Work
 from pliant.wire.ports import OutputListener
 
-MOST_PIECES = 32
-"""Of ledgers that go up with one sign of life: 8 MB, more than is written meanwhile."""
+MOST_PIECES = 16
+"""Of ledgers that go up with one sign of life: 4 MB, more than is written meanwhile, and read and
+packed in 70 ms at most."""
+
+PASSING_ON_LOOKS = 600
+"""The head of a joint node has passed on what it was told so many looks ago, about one a second,
+unless it has no coordinator, which it bears for as long as this host would.  The ledger of a
+million steps has 750 MB: telling all of it again took 10 s of a processor."""
+
+MOST_LOOKS_KEPT = 100_000
+"""However long a coordinator is looked for: about a day."""
 
 SHOWN_DIGITS = 12
 """Of a digest, for people."""
@@ -88,12 +97,12 @@ class JobHere:
         return 1 if self.work is None else _workers_here(self.work)
 
     def tell_again(self) -> None:
-        """Count as new what ledgers hold: who was told it may not have passed it on.
+        """Count as new what was told of ledgers lately: who was told it may not have passed it on.
 
         Each line goes with its place, so one that is told twice is written once.
         """
-        if self._ledgers is not None and self.work is not None:
-            self._ledgers = LedgerNews(Path(self.work.out))
+        if self._ledgers is not None:
+            self._ledgers.tell_again()
 
     def take_on(self, told: Work) -> bool:
         """Take on a job; False if it is the one that was taken on before.
@@ -114,7 +123,9 @@ class JobHere:
             self.work = placed(told, here, node, self._config.tls)
             self._told = told
             if not sees(told):
-                self._ledgers, self._printed = LedgerNews(Path(self.work.out)), OutputNews()
+                looks = int(self._config.give_up_s) + PASSING_ON_LOOKS
+                self._ledgers = LedgerNews(Path(self.work.out), min(looks, MOST_LOOKS_KEPT))
+                self._printed = OutputNews()
             return True
         if not _is_same(told, self._told):
             mine, theirs = named(self._told), named(told)
