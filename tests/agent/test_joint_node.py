@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -275,23 +276,30 @@ def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
     play(scene, WAITS, hosts=3, workers=3)
 
 
-def test_a_host_without_a_port_is_alone_once_it_has_one(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+def test_a_host_without_free_descriptors_says_so_and_goes_on_when_there_are_some(
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has no descriptor left, or its address is gone for a while."""
-    failures = 2
+    used_up = {"127.0.0.2"}
 
-    def scarce(address: str, tls: TlsFiles | None) -> host_listener.HeadListener:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise OSError("no room")
-        return host_listener.HeadListener(address, tls)
+    class Listener(host_listener.HeadListener):
+        def __init__(self, address: str, tls: TlsFiles | None) -> None:
+            if address in used_up:
+                raise OSError(errno.EMFILE, "Too many open files")
+            super().__init__(address, tls)
 
-    monkeypatch.setattr(joint_node, "HeadListener", scarce)
-    monkeypatch.setattr(joint_node, "AGAIN_S", 0.2)
+    monkeypatch.setattr(joint_node, "HeadListener", Listener)
+    monkeypatch.setattr(joint_node, "AGAIN_S", 0.1)
 
     async def scene(hosts: Joined) -> None:
+        (part,) = hosts.parts
+        said = [await part.alone(count) for count in (1, 2, 3)]
+        assert {(one.devices, one.endpoint) for one in said} == {(0, "")}
+        assert all("no file descriptor is free there" in one.obstacle for one in said)
+        here = [text for text in caplog.messages if "cannot be one with others" in text]
+        assert len(here) == 1, "it is said once"
+
+        used_up.clear()
+        await until(lambda: not part.all(HostAlone)[-1].obstacle, "it has gone on")
         await hosts.join()
 
     play(scene, WAITS)

@@ -458,3 +458,21 @@ def test_what_the_coordinator_waits_for_is_no_more_than_a_moment() -> None:
     """A host that comes alone, long after the others, is not to wait for long."""
     assert joint_nodes.SETTLE_S <= 1.0
     assert joint_nodes.MOST_SETTLE_S <= 5.0
+
+
+def test_a_host_that_lacks_something_is_joined_with_nobody_until_it_has_it(world: World) -> None:
+    world.come_alone(A)
+    world.come(B)
+    lacks = HostAlone(node=B, endpoint="", devices=0, obstacle="x" * 1000)
+    assert world.joint.hear_alone(lacks, now_s=world.now_s) is None
+    world.wait(2 * SETTLE_S)
+
+    assert world.joins() == {A: [], B: []}
+    (written,) = [one for one in world.records if one["kind"] == "joint_nodes"]
+    assert (written["alone"], written["unable"]) == (["a"], [["b", "x" * 200]])
+
+    world.say_alone(B)
+    world.wait(2 * SETTLE_S)
+
+    assert world.joins() == {A: [(A, B)], B: [(A, B)]}
+    assert [one["unable"] for one in world.records if one["kind"] == "joint_nodes"][-1] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.machine.descriptors import SpareDescriptors, allow_many
+from pliant.machine.descriptors import SpareDescriptors, allow_many, shortage_of
 
 
 @pytest.fixture
@@ -74,3 +75,13 @@ def test_a_process_may_have_as_many_as_its_user_may() -> None:
 
     allow_many(soft)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft + 10, hard)
+
+
+def test_who_has_no_descriptor_is_told_how_many_there_may_be() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    own = shortage_of(OSError(errno.EMFILE, "Too many open files"))
+    assert own == f"no file descriptor is free there (ulimit -n is {soft})"
+    assert "whole machine" in shortage_of(OSError(errno.ENFILE, "Too many open files in system"))
+    assert shortage_of(OSError(errno.ECONNREFUSED, "Connection refused")) == "Connection refused"
+    assert shortage_of(OSError("several")) == "several"

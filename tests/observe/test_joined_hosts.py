@@ -29,6 +29,7 @@ def test_a_status_has_them_until_it_is_otherwise() -> None:
         "nodes": [["a", "b"], ["c", "d"]],
         "alone": ["e"],
         "missed": [],
+        "unable": [],
     }
 
 
@@ -59,7 +60,13 @@ def test_workers_run_on_the_hosts_of_their_replica_in_order() -> None:
 def test_who_is_lost_is_of_no_node_and_waits_for_nobody() -> None:
     board = board_of([TWO_NODES, kind("node_lost", node="b", others=["e"])])
 
-    assert board.hosts == {"hosts": 2, "nodes": [["c", "d"]], "alone": [], "missed": []}
+    assert board.hosts == {
+        "hosts": 2,
+        "nodes": [["c", "d"]],
+        "alone": [],
+        "missed": [],
+        "unable": [],
+    }
 
 
 def test_who_ends_or_takes_over_says_no_more_of_it() -> None:
@@ -136,6 +143,21 @@ def test_who_did_not_reach_each_other_is_said_while_both_wait() -> None:
     assert lost["missed"] == []
 
 
+def test_who_can_be_one_with_nobody_says_why_until_it_can() -> None:
+    why = "no file descriptor is free there (ulimit -n is 64)"
+    unable = record("a", unable=[["b", why]])
+    said = f"host b cannot be one with others: {why}; it tries again every few seconds"
+
+    assert said in lines(board_of([unable]).hosts)
+    assert str(prose(unable)).endswith(said)
+    assert not any("cannot" in one for one in lines(board_of([unable, record("a", "b")]).hosts))
+    lost = board_of([unable, kind("node_lost", node="b")]).hosts
+    assert lost is not None
+    assert lost["unable"] == []
+    many = record(unable=[[f"h{number}", why] for number in range(10)])
+    assert lines(board_of([many]).hosts)[-1] == "2 more hosts can neither"
+
+
 def test_a_damaged_record_breaks_nothing() -> None:
     damaged = record(nodes=[3, ["a"]], missed=[["a"], 4, ["a", 5]], joined="x") | {"hosts": "y"}
 
@@ -145,4 +167,5 @@ def test_a_damaged_record_breaks_nothing() -> None:
         "nodes": [["a"]],
         "alone": [],
         "missed": [],
+        "unable": [],
     }

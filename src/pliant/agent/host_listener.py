@@ -39,6 +39,7 @@ from websockets.protocol import State
 from pliant.agent.host_link import HostLink
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId, ReplicaId
+from pliant.machine.descriptors import shortage_of
 from pliant.machine.tls import TlsContexts
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.host_records import MAX_FRAME_BYTES, proof
@@ -218,14 +219,22 @@ async def reached(
         ConfigError: the files of TLS cannot be used.
     """
     trust = None if tls is None else TlsContexts.of(tls).client
+    why = "it does not answer"
     with suppress(TimeoutError):
         async with asyncio.timeout(JOIN_S):
             while True:
-                with suppress(OSError, WebSocketException):
+                try:
                     link = await _connect(told, own, devices, address, trust)
+                except OSError as error:
+                    why = shortage_of(error)
+                except WebSocketException as error:
+                    why = str(error)
+                else:
                     if link is not None:
                         return link
+                    why = "who answers there does not prove that it is this one"
                 await asyncio.sleep(RETRY_S)
+    _log.warning("%s was not reached at %s for %g s: %s", told.head, told.endpoint, JOIN_S, why)
     return None
 
 

@@ -30,13 +30,14 @@ from pliant.core.counts import counted, in_words
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
+from pliant.machine.descriptors import shortage_of
 from pliant.wire import launch
 from pliant.wire.codec import Message
 from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
 from pliant.wire.messages import HostAlone, JoinHosts
 
 AGAIN_S = 5.0
-"""Before a port is asked for again where there was none, in seconds."""
+"""Until a host tries again that has lacked what it needs to be one with others, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,9 @@ class JoinedHost:
 
         self._has_said_alone = False
         """Here, since it is alone; on each connection its coordinator hears so anew."""
+
+        self._lacks = ""
+        """What it needs to be one with others, and has not."""
 
         self._is_over = self._is_released = False
 
@@ -137,10 +141,9 @@ class JoinedHost:
         try:
             self._listener = self._listener or HeadListener(self._config.address, self._tls())
         except OSError as error:
-            _log.warning("no other host can join this one: %s; it is tried again", error)
-            if self._again is None:
-                self._again = asyncio.create_task(self._say_alone_again())
+            self._say_lack(error)
             return
+        self._lacks = ""
         self._say_here()
         self._speaker.send(
             HostAlone(
@@ -151,7 +154,19 @@ class JoinedHost:
             )
         )
 
-    async def _say_alone_again(self) -> None:
+    def _say_lack(self, error: OSError) -> None:
+        """Say, here and to the coordinator, why this host cannot be one with others; try again."""
+        why = shortage_of(error)
+        if why != self._lacks:
+            _log.warning(
+                "this host cannot be one with others: %s; it tries again every %g s", why, AGAIN_S
+            )
+        self._lacks, self._has_said_alone = why, False
+        self._speaker.send(HostAlone(node=self._config.node, endpoint="", devices=0, obstacle=why))
+        if self._again is None:
+            self._again = asyncio.create_task(self._try_again())
+
+    async def _try_again(self) -> None:
         await asyncio.sleep(AGAIN_S)
         self._again = None
         self.say_alone()

@@ -32,6 +32,9 @@ from pliant.wire.messages import HostAlone, JoinHosts
 
 SECRET_BYTES = 32
 
+MOST_LETTERS = 200
+"""Of what a host says of its obstacle."""
+
 AGAIN_S = 1.0
 """Pause before the register is looked at again where that failed, in seconds."""
 
@@ -47,6 +50,9 @@ class _Host:
     endpoint: str = ""
     alone: LoneHost | None = None
     """None: it has not said so on this connection, or was told with whom it is one since."""
+
+    obstacle: str = ""
+    """Why it can be one with nobody now."""
 
     head: str = ""
     parts: tuple[NodeId, ...] = ()
@@ -69,8 +75,8 @@ class JointHosts:
         self._due_s: float | None = math.inf
         """When it is looked who can be joined; None: something has changed since that was known."""
 
-        self._said: tuple[object, ...] = ((), ())
-        """What the log tells last of who is one, and who is alone."""
+        self._said: tuple[object, ...] = ((), (), ())
+        """What the log tells last: who is one, who is alone, and who can be one with nobody."""
 
         self._joined: list[NodeHosts] = []
         self._missed: list[tuple[NodeId, tuple[NodeId, ...]]] = []
@@ -86,6 +92,7 @@ class JointHosts:
         if known is None:
             known = self._hosts[node] = _Host(joined.life)
         known.labels, known.alone, self._due_s = joined.labels, None, None
+        known.obstacle = ""
         known.head, known.parts = facts.head, tuple(map(NodeId, facts.parts))
         if facts.head:
             self._believe(NodeId(facts.head), now_s)
@@ -124,6 +131,10 @@ class JointHosts:
         self._lose(said.node, now_s)
         known.endpoint, self._due_s = said.endpoint, None
         known.head, known.parts = "", ()
+        known.obstacle = said.obstacle[:MOST_LETTERS]
+        if known.obstacle:
+            known.alone = None
+            return None
         since_s = now_s if known.alone is None else known.alone.since_s
         known.alone = LoneHost(
             node=said.node, devices=said.devices, since_s=since_s, labels=known.labels
@@ -155,7 +166,7 @@ class JointHosts:
                 return
             self._looked_s, self._due_s = now_s, None
             self._write()
-        elif self._joined or self._missed:
+        elif self._joined or self._missed or self._unable() != self._said[-1]:
             self._write()
 
     async def _join(
@@ -189,6 +200,11 @@ class JointHosts:
             if host.alone is not None and self._nodes.is_connected(node)
         ]
 
+    def _unable(self) -> tuple[tuple[NodeId, str], ...]:
+        """Return the hosts that can be one with nobody, and why."""
+        known = ((node, host.obstacle) for node, host in self._hosts.items() if host.obstacle)
+        return tuple(sorted(known))
+
     def _is_alone(self, node: NodeId) -> bool:
         host = self._hosts.get(node)
         return host is not None and host.alone is not None and self._nodes.is_connected(node)
@@ -220,7 +236,8 @@ class JointHosts:
         """Log who is one with whom, who waits, and what has changed."""
         nodes = sorted(joint.hosts for joint in self._joint.values())
         alone = sorted(one.node for one in self._alone())
-        said = (tuple(nodes), tuple(alone))
+        unable = self._unable()
+        said = (tuple(nodes), tuple(alone), unable)
         if said != self._said or self._joined or self._missed:
             self._log.write(
                 "joint_nodes",
@@ -228,6 +245,7 @@ class JointHosts:
                 alone=alone,
                 joined=[joint.hosts for joint in self._joined],
                 missed=self._missed,
+                unable=unable,
                 hosts=self._rule.hosts,
             )
         self._said, self._joined, self._missed = said, [], []

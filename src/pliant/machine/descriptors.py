@@ -1,11 +1,12 @@
 """Descriptors kept for what must not fail when a process has run out of them.
 
-Owns a few open files that mean nothing, and how many a process may have.  Knows nothing of what
-they are lent for.
+Owns a few open files that mean nothing, how many a process may have, and how it is said that there
+are no more.  Knows nothing of what they are lent for.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -53,3 +54,15 @@ def allow_many(most: int = MOST_FILES) -> None:
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def shortage_of(error: OSError) -> str:
+    """Say to a person what there is none of; of another error what it says itself."""
+    match error.errno:
+        case errno.EMFILE:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            return f"no file descriptor is free there (ulimit -n is {soft})"
+        case errno.ENFILE:
+            return "no file descriptor is free on the whole machine (fs.file-max)"
+        case _:
+            return error.strerror or str(error)

@@ -8,6 +8,7 @@ nor why.  A record ``joint_nodes``::
     alone    hosts that are of none, and wait
     joined   those of ``nodes`` that have become one since the record before
     missed   [[host, [others that it was to be one with, and is not]]], said since then
+    unable   [[host that can be one with nobody now, why]]
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ SHOWN = 8
 
 def after(record: Record, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what is known as of this record: {hosts (of a node), nodes: [[head, parts ...]],
-    alone: [hosts], missed: [[two that have not become one node when they were to]]}.
+    alone: [hosts], missed: [[two that have not become one node when they were to]], unable:
+    [[host, why it can be one with nobody]]}.
     """
     nodes = _sets(record, "nodes")
     told = [*([] if before is None else before["missed"]), *_missed_pairs(record)]
@@ -36,6 +38,7 @@ def after(record: Record, before: Mapping[str, Any] | None) -> dict[str, Any]:
         "nodes": nodes,
         "alone": [str(node) for node in listed(record, "alone")],
         "missed": [pair for pair in missed if len({heads.get(one, one) for one in pair}) == 2],
+        "unable": [one for one in _sets(record, "unable") if len(one) == 2],
     }
 
 
@@ -46,6 +49,7 @@ def without(known: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
         "nodes": [hosts for hosts in known["nodes"] if gone.isdisjoint(hosts)],
         "alone": [node for node in known["alone"] if node not in gone],
         "missed": [pair for pair in known["missed"] if gone.isdisjoint(pair)],
+        "unable": [[host, why] for host, why in known["unable"] if host not in gone],
     }
 
 
@@ -76,6 +80,7 @@ def lines(known: Mapping[str, Any] | None) -> list[str]:
     said = [_waiting(known)] if known["alone"] else []
     if known["nodes"]:
         said.append(_joined(known["nodes"]))
+    said += _unable(known)
     return [printable(one) for one in said]
 
 
@@ -88,6 +93,7 @@ def line(record: Record) -> str | None:
     said += [f"host {host} has not become one node with {_shown(missed[host])}" for host in missed]
     if known["alone"]:
         said.append(_waiting(known))
+    said += _unable(known)
     return "; ".join(said) or None
 
 
@@ -110,6 +116,17 @@ def _waiting(known: Mapping[str, Any]) -> str:
     else:
         whom, helps = "each other", f"; {_unreached(apart)}" if apart else ""
     return f"{len(alone)} {word} for {whom}: hostsPerReplica is {hosts} ({_shown(alone)}){helps}"
+
+
+def _unable(known: Mapping[str, Any]) -> list[str]:
+    """Say which hosts can be one with nobody, and why."""
+    unable = known["unable"]
+    more = [f"{len(unable) - SHOWN} more hosts can neither"] if len(unable) > SHOWN else []
+    said = [
+        f"host {host} cannot be one with others: {why}; it tries again every few seconds"
+        for host, why in unable[:SHOWN]
+    ]
+    return said + more
 
 
 def _unreached(apart: Sequence[Sequence[str]]) -> str:

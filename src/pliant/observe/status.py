@@ -29,7 +29,8 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
     silent              [{node (its agent says nothing), since}]
     hosts               {hosts (of a node), nodes: [[head, parts ...]], alone: [names], missed:
-                        [[two that did not reach each other]]}, null: a node is one host
+                        [[two that did not reach each other]], unable: [[name, why it can be one
+                        with nobody]]}, null: a node is one host
     slow                [{replica (far slower than the others), times (as long), since}]
     placed              {rule (such as spread:rack), sites: {each: [replicas]}}, null: anywhere
     pool                {pool, team, priority, admission (waiting, running, suspending), devices

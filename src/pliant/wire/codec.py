@@ -35,7 +35,7 @@ from pliant.wire.messages import (
     WorkerNote,
 )
 
-VERSION = 9
+VERSION = 10
 """Raised when the meaning of a message changes; both sides must agree exactly."""
 
 MAX_MESSAGE_BYTES = 1 << 20

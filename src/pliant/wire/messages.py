@@ -283,6 +283,9 @@ class HostAlone:
     missed: tuple[NodeId, ...] = ()
     """With whom it was to be one, the last time, and was not: they did not reach each other."""
 
+    obstacle: str = ""
+    """Why it can be one with nobody now; it tries again, and says when it can."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinHosts:
