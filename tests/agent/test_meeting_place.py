@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pliant.agent import meeting_place
-from pliant.agent.meeting_place import OWNER, make_meeting_place, remove_abandoned
+from pliant.agent.meeting_place import HELD, OWNER, make_meeting_place, remove_abandoned
 from pliant.machine.processes import ProcessMark
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000 pid:[1]"
@@ -55,9 +55,11 @@ def test_what_is_made_says_whose_it_is_and_stays_while_that_one_lives(place: Pat
 
     remove_abandoned()
 
-    assert made.parent == place
-    assert made.stat().st_mode & 0o777 == 0o700
-    assert ProcessMark.of(json.loads((made / OWNER).read_text())) == ProcessMark.own()
+    assert made.path.parent == place
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    assert ProcessMark.of(json.loads((made.path / OWNER).read_text())) == ProcessMark.own()
+    made.remove()
+    assert list(place.iterdir()) == []
 
 
 def test_that_of_an_agent_that_has_ended_is_removed(place: Path, dead: ProcessMark) -> None:
@@ -66,6 +68,57 @@ def test_that_of_an_agent_that_has_ended_is_removed(place: Path, dead: ProcessMa
     remove_abandoned()
 
     assert [path for path in left if path.exists()] == []
+
+
+def in_another_namespace(path: Path, **changed: Any) -> None:
+    """Let what is left be of an agent whose process id means nothing here."""
+    boot = ProcessMark.own().machine.split()[0]
+    said = json.loads((path / OWNER).read_text())
+    said |= {"machine": f"{boot} pid:[1]", "host": "a container", **changed}
+    (path / OWNER).write_text(json.dumps(said))
+
+
+def test_that_of_another_namespace_stays_while_its_agent_holds_it(place: Path) -> None:
+    """Containers of one machine may share ``/tmp``; one is killed with all that is in it."""
+    made = make_meeting_place()
+    in_another_namespace(made.path)
+
+    remove_abandoned()
+    assert made.path.exists()
+
+    os.close(made.held)  # as when its agent is killed
+    remove_abandoned()
+    assert list(place.iterdir()) == []
+
+
+def test_that_of_another_namespace_stays_where_its_lock_says_nothing(
+    place: Path, dead: ProcessMark
+) -> None:
+    """It was not locked, as by a version before; the lock is gone; it is of another boot."""
+    kept = [leave(place, dead), leave(place, dead, is_held=True), leave(place, dead, is_held=True)]
+    for path in kept:
+        in_another_namespace(path)
+    (kept[0] / HELD).touch()
+    (kept[2] / HELD).touch()
+    in_another_namespace(kept[2], machine=OTHER_BOOT)
+
+    remove_abandoned()
+
+    assert all((path / "r1" / "held").exists() for path in kept)
+
+
+def test_one_is_made_where_there_are_no_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_none(*_: object, **__: object) -> bool:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(meeting_place, "lock", has_none)
+    made = make_meeting_place()
+    in_another_namespace(made.path)
+
+    remove_abandoned()
+
+    assert made.path.exists()
+    made.remove()
 
 
 def test_what_may_be_anothers_stays(
@@ -100,7 +153,7 @@ def test_one_is_made_elsewhere_where_no_directory_takes_temporary_files(
 
     monkeypatch.setattr(tempfile, "gettempdir", full)
 
-    shutil.rmtree(make_meeting_place())
+    make_meeting_place().remove()
 
 
 def test_one_that_cannot_say_whose_it_is_is_not_left(
@@ -115,3 +168,14 @@ def test_one_that_cannot_say_whose_it_is_is_not_left(
         make_meeting_place()
 
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("place")
+def test_who_has_no_descriptor_for_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_none(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(meeting_place, "open_private", has_none)
+
+    with pytest.raises(OSError, match="no file descriptor is free"):
+        make_meeting_place()

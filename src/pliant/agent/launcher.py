@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from pliant.agent.meeting_place import make_meeting_place, remove_abandoned
+from pliant.agent.meeting_place import MeetingPlace, make_meeting_place, remove_abandoned
 from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, GuardFiles, Report, Request
 
@@ -106,7 +105,7 @@ class Launcher:
         self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
         self._closing = False
         self._is_ready = False
-        self._meeting_place: Path | None = None
+        self._meeting_place: MeetingPlace | None = None
 
     @property
     def pid(self) -> int | None:
@@ -137,8 +136,8 @@ class Launcher:
         """
         if self._meeting_place is None:
             self._meeting_place = make_meeting_place()
-            self.ask(GuardFiles(paths=(str(self._meeting_place),)))
-        return self._meeting_place
+            self.ask(GuardFiles(paths=(str(self._meeting_place.path),)))
+        return self._meeting_place.path
 
     def ask(self, request: Request, fds: Sequence[int] = ()) -> None:
         """Send a request with the files it needs; they are closed here once they were sent."""
@@ -162,7 +161,8 @@ class Launcher:
             process.kill()
             await asyncio.to_thread(process.wait)
         if self._meeting_place is not None:
-            shutil.rmtree(self._meeting_place, ignore_errors=True)
+            self._meeting_place.remove()
+            self._meeting_place = None
 
     def kill(self) -> None:
         """End the fork server, and through the kernel its workers, at once."""

@@ -3,21 +3,28 @@
 Owns where it lies and whose it is.  An agent removes its own, and the fork server that of an agent
 that was killed; where both were killed at one moment the next agent of this user does.  Must not
 know what lies in it.
+
+Several containers may share ``/tmp``, and process ids mean nothing in another's.  So an agent keeps
+a file in it locked for as long as it lives, which the kernel knows in all of them; and says whose
+it is only once that is so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pliant.machine.files import PRIVATE, read_own, write_new
+from pliant.machine.descriptors import shortage_of
+from pliant.machine.files import PRIVATE, open_private, open_regular, read_own, write_new
+from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
 
 MOST_LETTERS = 40
@@ -29,15 +36,40 @@ OWNER = ".agent"
 """File in it that says whose it is; without it a directory of such a name is not ours."""
 
 
-def make_meeting_place() -> Path:
+HELD = ".held"
+"""File in it that its agent has locked."""
+
+IS_HELD = "is_held"
+"""Field of what says whose it is: whether it is locked; without it nobody but processes tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPlace:
+    """One that is there; ``remove`` once."""
+
+    path: Path
+
+    held: int
+    """Descriptor of the file that is locked as long as it is open."""
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.held)
+
+
+def make_meeting_place() -> MeetingPlace:
     """Make a directory for sockets, which only this user can enter.
 
     Raises:
         OSError: there is no place for it.
     """
     for place in _places():
-        with contextlib.suppress(OSError):
+        try:
             return _make_in(place)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise OSError(error.errno, shortage_of(error)) from error
     usual = _usual_place()
     raise OSError(
         f"its workers have no directory to meet in: {usual} cannot be written, or its path is "
@@ -65,14 +97,20 @@ def _usual_place() -> str:
     return "/tmp"  # noqa: S108 - made by mkdtemp, 0700
 
 
-def _make_in(place: str) -> Path:
+def _make_in(place: str) -> MeetingPlace:
     made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     try:
-        write_new(made / OWNER, json.dumps(asdict(ProcessMark.own())).encode(), mode=PRIVATE)
+        held = open_private(made / HELD, os.O_RDWR)
+        try:
+            owner = asdict(ProcessMark.own()) | {IS_HELD: _is_free(held)}
+            write_new(made / OWNER, json.dumps(owner).encode(), mode=PRIVATE)
+        except OSError:
+            os.close(held)
+            raise
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
         raise
-    return made
+    return MeetingPlace(made, held)
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -81,7 +119,32 @@ def _is_abandoned(path: Path) -> bool:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             return False
-        owner = ProcessMark.of(json.loads(read_own(path / OWNER)))
+        said = json.loads(read_own(path / OWNER))
+        owner = ProcessMark.of(said)
     except (OSError, ValueError, AttributeError):
         return False
-    return owner is not None and owner.lives() is False
+    if owner is None:
+        return False
+    lives = owner.lives()
+    if lives is None and owner.is_of_this_boot and said.get(IS_HELD) is True:
+        return _nobody_holds(path / HELD)
+    return lives is False
+
+
+def _nobody_holds(path: Path) -> bool:
+    """Whether a file is there and nobody has it locked; the lock is taken for this moment."""
+    try:
+        fd = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return _is_free(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_free(fd: int) -> bool:
+    """Lock an open file, if nobody else has; False, too, where there are no locks."""
+    with contextlib.suppress(OSError):
+        return lock(fd, within_s=0)
+    return False

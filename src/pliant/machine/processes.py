@@ -102,6 +102,12 @@ class ProcessMark:
         """Whether it is of another machine, by the name of its host."""
         return bool(self.host) and self.host != socket.gethostname()
 
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether this kernel has run it, in whatever namespace of processes."""
+        boot, *namespaces = self.machine.split()[:2] or [""]
+        return bool(namespaces) and [boot] == machine_id().split()[:1]
+
     def lives(self) -> bool | None:
         """Return whether it does; None: this machine cannot tell, it is one of another."""
         here = machine_id()
