@@ -279,13 +279,17 @@ def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
 def test_a_host_without_free_descriptors_says_so_and_goes_on_when_there_are_some(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    used_up = {"127.0.0.2"}
+    used_up = ["127.0.0.2"]
+
+    def has_none(_number: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
 
     class Listener(host_listener.HeadListener):
         def __init__(self, address: str, tls: TlsFiles | None) -> None:
-            if address in used_up:
-                raise OSError(errno.EMFILE, "Too many open files")
-            super().__init__(address, tls)
+            with monkeypatch.context() as patch:
+                if address in used_up:
+                    patch.setattr(host_listener, "check_free", has_none)
+                super().__init__(address, tls)
 
     monkeypatch.setattr(joint_node, "HeadListener", Listener)
     monkeypatch.setattr(joint_node, "AGAIN_S", 0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.machine.descriptors import SpareDescriptors, allow_many, shortage_of
+from pliant.machine.descriptors import SpareDescriptors, allow_many, check_free, shortage_of
 
 
 @pytest.fixture
@@ -75,6 +75,22 @@ def test_a_process_may_have_as_many_as_its_user_may() -> None:
 
     allow_many(soft)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft + 10, hard)
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_it_is_seen_whether_so_many_descriptors_are_free() -> None:
+    check_free(5)
+    taken = use_up()
+    try:
+        for fd in [taken.pop() for _ in range(3)]:
+            os.close(fd)
+        check_free(3)
+        with pytest.raises(OSError, match="Too many open files"):
+            check_free(4)
+        check_free(3)  # none was kept
+    finally:
+        for fd in taken:
+            os.close(fd)
 
 
 def test_who_has_no_descriptor_is_told_how_many_there_may_be() -> None:

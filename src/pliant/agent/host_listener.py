@@ -39,7 +39,7 @@ from websockets.protocol import State
 from pliant.agent.host_link import HostLink
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId, ReplicaId
-from pliant.machine.descriptors import shortage_of
+from pliant.machine.descriptors import check_free, shortage_of
 from pliant.machine.tls import TlsContexts
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.host_records import MAX_FRAME_BYTES, proof
@@ -53,6 +53,18 @@ OPEN_S = 5.0
 
 RETRY_S = 0.1
 """Between two tries of a part, whose head may not have heard of it yet, in seconds."""
+
+NEEDED = 16
+"""Descriptors that must be free, of a host that is to be one with others: a connection, and what a
+worker needs."""
+
+AT_ONCE = 1
+"""Connections taken in one turn of the event loop.  Where there are no descriptors asyncio fails as
+often, with a traceback each, and tries all of them again in a second, as often each: of 100 came
+20,000 in ten seconds."""
+
+WAITING = 100
+"""Connections that wait in the kernel to be taken."""
 
 MOST_STRANGERS = 16
 """Connections that have proved nothing; beyond that the oldest goes."""
@@ -84,12 +96,13 @@ class HeadListener:
         """Take a port of this address.
 
         Raises:
-            OSError: there is none.
+            OSError: there is none, or there are no descriptors for who comes to it.
         """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM)
         self._sock.setblocking(False)
         try:
+            check_free(NEEDED)
             self._sock.bind((address, 0))
         except OSError:
             self._sock.close()
@@ -158,9 +171,11 @@ class HeadListener:
         return dict(came)
 
     async def _serve(self, let_in: LetIn, look_at: LookAt, prove: Prove) -> None:
+        check_free(NEEDED)
         self._server = await serve(
             let_in,
             sock=self._sock,
+            backlog=AT_ONCE,
             ssl=None if self._tls is None else TlsContexts.of(self._tls).server,
             process_request=look_at,
             process_response=prove,
@@ -172,6 +187,7 @@ class HeadListener:
             max_size=MAX_FRAME_BYTES,
             logger=_log,
         )
+        self._sock.listen(WAITING)  # asyncio lets as many wait as it takes at once
 
     def close(self) -> None:
         """Let nobody in any more; a second call does nothing."""

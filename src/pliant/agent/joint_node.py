@@ -162,7 +162,10 @@ class JoinedHost:
                 "this host cannot be one with others: %s; it tries again every %g s", why, AGAIN_S
             )
         self._lacks, self._has_said_alone = why, False
-        self._speaker.send(HostAlone(node=self._config.node, endpoint="", devices=0, obstacle=why))
+        said = HostAlone(
+            node=self._config.node, endpoint="", devices=0, missed=self._missed, obstacle=why
+        )
+        self._speaker.send(said)
         if self._again is None:
             self._again = asyncio.create_task(self._try_again())
 
@@ -252,7 +255,8 @@ class JoinedHost:
         try:
             await being
         except (ConfigError, OSError) as error:
-            _log.warning("this host cannot be joined with others: %s", error)
+            why = shortage_of(error) if isinstance(error, OSError) else error
+            _log.warning("this host cannot be joined with others: %s", why)
         except Exception:  # a boundary: this host may be of use yet
             _log.exception("this host is not joined with others any more")
         finally:

@@ -56,6 +56,21 @@ def allow_many(most: int = MOST_FILES) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def check_free(number: int) -> None:
+    """See that so many descriptors are free at this moment.
+
+    Raises:
+        OSError: they are not.
+    """
+    found: list[int] = []
+    try:
+        while len(found) < number:
+            found.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for fd in found:
+            os.close(fd)
+
+
 def shortage_of(error: OSError) -> str:
     """Say to a person what there is none of; of another error what it says itself."""
     match error.errno:
