@@ -149,7 +149,7 @@ def test_one_command_on_every_host_trains_replicas_of_two(net: Network) -> None:
 
     assert [second.wait(), third.wait()] == [0, 0], b.said() + c.said()
     assert digests(a, b, c) == {alone(a, 60)}
-    assert "2:3 hosts, 1 replica on each 2 of them: 1 to 1 in all" in a.said()
+    assert "2:3 hosts, 1 replica on every 2: 1 in all" in a.said()
     (told,) = {len(one["nodes"]) for one in records(a, "joint_nodes") if one["nodes"]}
     assert told == 1
     assert "1 host waits for another: hostsPerReplica is 2" in a.said()

@@ -36,6 +36,10 @@ from pliant.wire.codec import Message
 from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
 from pliant.wire.messages import HostAlone, JoinHosts
 
+WAITS_S = 2.0
+"""Until a host says here that it waits: such as come together are one by then, and where the job
+has ended it has heard that."""
+
 AGAIN_S = 5.0
 """Until a host tries again that has lacked what it needs to be one with others, in seconds."""
 
@@ -184,14 +188,21 @@ class JoinedHost:
                 in_words(self._missed),
                 self._config.address,
             )
-        elif not self._has_said_alone and (work := self._host.job.work) is not None:
-            _log.warning(
-                "this host waits for %s: a replica of job %s is on %s",
-                counted(work.hosts_per_replica - 1, "other host"),
-                work.job,
-                counted(work.hosts_per_replica, "host"),
-            )
+        elif not self._has_said_alone:
+            self._host.spawn(self._say_waiting())
         self._missed_here, self._has_said_alone = self._missed, True
+
+    async def _say_waiting(self) -> None:
+        await asyncio.sleep(WAITS_S)
+        work = self._host.job.work
+        if work is None or self._listener is None or self._task is not None or self._is_over:
+            return
+        _log.warning(
+            "this host waits for %s: a replica of job %s is on %s",
+            counted(work.hosts_per_replica - 1, "other host"),
+            work.job,
+            counted(work.hosts_per_replica, "host"),
+        )
 
     def join(self, told: JoinHosts) -> None:
         """Be one with others, as its head or a part; what is not of this moment changes nothing."""

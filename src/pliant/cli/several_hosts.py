@@ -141,8 +141,9 @@ def run_on_several(
         return take_part(here, what, environ)
     if settings["nnodes"].value is not None:
         low, high = (fixed[name].value for name in BOUNDS)
-        many = f"{counted(each, 'replica')} on each{'' if hosts == 1 else f' {hosts} of them'}"
-        say_aside(f"{settings['nnodes'].value} hosts, {many}: {low} to {high} in all")
+        many = f"{counted(each, 'replica')} on {'each' if hosts == 1 else f'every {hosts}'}"
+        total = low if low == high else f"{low} to {high}"
+        say_aside(f"{settings['nnodes'].value} hosts, {many}: {total} in all")
     if len(listed(here.place)) > 1:
         return may_coordinate(here, what, fixed, environ, as_json=as_json)
     try:
