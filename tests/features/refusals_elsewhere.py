@@ -547,6 +547,14 @@ JOBS = [
         before=printed("r1", "r2"),
     ),
     Refusal(
+        sentence="nothing that r3 printed is here yet; it runs on gpu2",
+        when="`pliant logs` names a replica that runs, and no line of it has come: a host that "
+        "does not see the directory of the run sends them once a second",
+        instead="the command again, later; on that host its lines are in `logs` below `runs/`",
+        proof="tests/observe/test_printed.py::"
+        "test_whose_output_has_not_come_is_said_to_be_where_it_runs",
+    ),
+    Refusal(
         sentence="say whose output: r1, r2",
         when="`pliant logs`, and several have printed something",
         instead="`pliant logs r1`",
