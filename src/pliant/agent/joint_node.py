@@ -22,11 +22,12 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.host_link import HostLink
 from pliant.agent.host_listener import HeadListener, reached
 from pliant.agent.joint_head import HeadWorkers
+from pliant.agent.joint_log import JointLog
 from pliant.agent.joint_part import GONE_S, PartWorkers
 from pliant.agent.joint_peers import PartPeers
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
-from pliant.core.counts import counted, in_words
+from pliant.core.counts import in_words
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
@@ -78,18 +79,10 @@ class JoinedHost:
 
         self._links: tuple[HostLink, ...] = ()
         self._part: PartWorkers | None = None
+        self._words = JointLog(host.config.address)
         self._missed: tuple[NodeId, ...] = ()
         """With whom the last attempt failed.  It counts once, and is said until the next one, as it
         may not have been heard."""
-
-        self._missed_here = self._missed
-        """The last of those that was said here."""
-
-        self._has_said_alone = False
-        """Here, since it is alone; on each connection its coordinator hears so anew."""
-
-        self._lacks = ""
-        """What it needs to be one with others, and has not."""
 
         self._is_over = self._is_released = False
 
@@ -147,8 +140,9 @@ class JoinedHost:
         except OSError as error:
             self._say_lack(error)
             return
-        self._lacks = ""
-        self._say_here()
+        self._words.say_missed(self._missed)
+        if not self._missed:
+            self._host.spawn(self._say_waits())
         self._speaker.send(
             HostAlone(
                 node=self._config.node,
@@ -161,11 +155,7 @@ class JoinedHost:
     def _say_lack(self, error: OSError) -> None:
         """Say, here and to the coordinator, why this host cannot be one with others; try again."""
         why = shortage_of(error)
-        if why != self._lacks:
-            _log.warning(
-                "this host cannot be one with others: %s; it tries again every %g s", why, AGAIN_S
-            )
-        self._lacks, self._has_said_alone = why, False
+        self._words.say_lack(why, AGAIN_S)
         said = HostAlone(
             node=self._config.node, endpoint="", devices=0, missed=self._missed, obstacle=why
         )
@@ -178,31 +168,13 @@ class JoinedHost:
         self._again = None
         self.say_alone()
 
-    def _say_here(self) -> None:
-        """Say for what this host waits, to who looks at what its agent says."""
-        if self._missed is not self._missed_here and self._missed:
-            _log.warning(
-                "this host and %s did not reach each other when they were to be one node: open the "
-                "ports above 1023 of %s to them, and theirs to it; it is tried again, after 5 min "
-                "at most",
-                in_words(self._missed),
-                self._config.address,
-            )
-        elif not self._has_said_alone:
-            self._host.spawn(self._say_waiting())
-        self._missed_here, self._has_said_alone = self._missed, True
-
-    async def _say_waiting(self) -> None:
+    async def _say_waits(self) -> None:
+        """Say here that this host waits, if it still does in a moment."""
         await asyncio.sleep(WAITS_S)
         work = self._host.job.work
-        if work is None or self._listener is None or self._task is not None or self._is_over:
-            return
-        _log.warning(
-            "this host waits for %s: a replica of job %s is on %s",
-            counted(work.hosts_per_replica - 1, "other host"),
-            work.job,
-            counted(work.hosts_per_replica, "host"),
-        )
+        is_alone = self._task is None and self._listener is not None
+        if work is not None and is_alone and not self._is_over:
+            self._words.say_waits(work)
 
     def join(self, told: JoinHosts) -> None:
         """Be one with others, as its head or a part; what is not of this moment changes nothing."""
@@ -316,7 +288,8 @@ class JoinedHost:
 
     def _become(self, told: JoinHosts) -> None:
         """Be one with others, and say so."""
-        self._told, self._has_said_alone = told, False
+        self._told = told
+        self._words.begin_anew()
         others = [node for node in (told.head, *told.parts) if node != self._config.node]
         _log.warning("this host is one node with %s now", in_words(others))
         self._speaker.renew()
