@@ -348,10 +348,8 @@ def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
     play(scene, WAITS, hosts=3, workers=3)
 
 
-@pytest.mark.parametrize("silent", [0, 1])
-def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
-    play: Play, monkeypatch: pytest.MonkeyPatch, silent: int
-) -> None:
+def kept_links(monkeypatch: pytest.MonkeyPatch) -> list[host_link.HostLink]:
+    """Return a list to which each end of a link between two parts is added."""
     kept: list[host_link.HostLink] = []
     keep = PartPeers._keep
 
@@ -360,6 +358,14 @@ def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
         keep(self, link)
 
     monkeypatch.setattr(PartPeers, "_keep", note)
+    return kept
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
+    play: Play, monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    kept = kept_links(monkeypatch)
 
     async def scene(hosts: Joined) -> None:
         await hosts.join()
@@ -562,12 +568,18 @@ def test_a_part_that_is_told_to_end_waits_until_the_replicas_have_left(play: Pla
     play(scene, WAITS, grace_s=120.0)
 
 
-def test_hosts_with_certificates_are_joined_by_tls(play: Play, tmp_path: Path) -> None:
+def test_hosts_with_certificates_are_joined_by_tls(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts with each other as well: each of two has one end of the link between them."""
+    peers = kept_links(monkeypatch)
+
     async def scene(hosts: Joined) -> None:
         await hosts.join()
-        (link,) = hosts.head.agent._joint.links
-        assert link._connection.transport.get_extra_info("peercert")
+        links = (*hosts.head.agent._joint.links, *peers)
+        assert len(links) == 4
+        assert all(one._connection.transport.get_extra_info("peercert") for one in links)
         await hosts.head.say(start("r1"))
-        await hosts.waits("r1.0", "r1.1")
+        await hosts.waits("r1.0", "r1.1", "r1.2")
 
-    play(scene, WAITS, tls=Authority(tmp_path / "ca").files())
+    play(scene, WAITS, hosts=3, workers=3, tls=Authority(tmp_path / "ca").files())

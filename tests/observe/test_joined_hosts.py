@@ -114,7 +114,7 @@ def test_a_line_tells_what_is_new() -> None:
 
     assert prose(joined) == "joint node: c with d"
     assert prose(missed) == (
-        "host e has not become one node with f; "
+        "host e does not reach f; "
         "2 hosts wait for each other: hostsPerReplica is 2 (e, f); "
         "e and f did not reach each other when they were to be one node: open the ports above 1023 "
         "between them, and look at what their agents say; they are tried again, after 5 min at most"

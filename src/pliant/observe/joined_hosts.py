@@ -7,7 +7,7 @@ nor why.  A record ``joint_nodes``::
     nodes    [[head, parts ...]], all that are
     alone    hosts that are of none, and wait
     joined   those of ``nodes`` that have become one since the record before
-    missed   [[host, [others that it was to be one with, and is not]]], said since then
+    missed   [[host, [others of its node that it does not reach]]], said since then
     unable   [[host that can be one with nobody now, why]]
 """
 
@@ -90,7 +90,7 @@ def line(record: Record) -> str | None:
     if joined := _sets(record, "joined"):
         said.append(_joined(joined))
     missed = {host: others for host, others in _missed(record) if others}
-    said += [f"host {host} has not become one node with {_shown(missed[host])}" for host in missed]
+    said += [f"host {host} does not reach {_shown(missed[host])}" for host in missed]
     if known["alone"]:
         said.append(_waiting(known))
     said += _unable(known)
