@@ -113,8 +113,8 @@ class World:
             self.say_alone(host)
 
     def say_alone(self, host: Host) -> None:
-        missed, host.missed = host.missed, ()
-        self.say(host, HostAlone(node=host.node, endpoint="h:1", devices=2, missed=missed))
+        said = HostAlone(node=host.node, endpoint="h:1", devices=2, missed=host.missed)
+        self.say(host, said)
 
     def say(self, host: Host, what: Any) -> None:
         at_s = max(self.late_s(), host.up[-1][0] if host.up else 0.0)
@@ -133,6 +133,7 @@ class World:
             _, told = host.down.popleft()
             if host.told is None:
                 host.told, host.until_s, host.is_joint = told, self.now_s + JOIN_S, False
+                host.missed = ()
 
     def greet(self, host: Host) -> None:
         parts = host.told.parts if host.told is not None and host.told.head == host.node else ()
