@@ -29,7 +29,7 @@ def test_a_worker_and_then_an_agent_of_a_part_are_killed_and_others_take_their_p
     net: Network,
 ) -> None:
     """A second replica joins later; the host that waits takes the place of one that is lost."""
-    job = Spanning(net, each=3)
+    job = Spanning(net, each=3, tls=True)
     job.employ(*net.hosts[:3])
     generation = job.trains(1)
     job.employ(*net.hosts[3:6])
@@ -52,6 +52,8 @@ def test_a_worker_and_then_an_agent_of_a_part_are_killed_and_others_take_their_p
     generation = job.trains(1, after=generation)
     generation = job.trains(2, after=generation)
     assert set(job.pair()) == {head, second, net.hosts[6]}
+    job.employ(third)  # it knows what its worker has computed last, and nobody else does
+    job.until(lambda: job.has_ledgers_of(third), "that is told")
     job.stop()
 
 
