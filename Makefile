@@ -4,6 +4,9 @@ PY := .venv/bin/python
 READY := .venv/.pliant-ready
 PYTEST := $(PY) -m pytest -q
 
+# Some images forbid it; then each of the hundreds of interpreters that tests start compiles pliant anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Slow tests wait for processes: one of three workers has them at first, the others what computes.
 DEFAULT := -n 3 --dist worksteal -m "not soak and not frameworks"
 
