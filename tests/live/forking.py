@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import runpy
 import signal
@@ -19,6 +20,8 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
+
+from tests.live import entering
 
 from pliant.agent.launcher import DEFAULT_ENVIRONMENT, FIXED_ENVIRONMENT
 from pliant.engine.worker import bootstrap, fork_server
@@ -86,18 +89,40 @@ def run(
     environment: Mapping[str, str],
     out: str,
     err: str | None = None,
+    host: int | None = None,
 ) -> None:
-    """Become ``python *words``, whose output is added to the files ``out`` and ``err``."""
+    """Become ``python *words``, whose output is added to the files ``out`` and ``err``.
+
+    ``host``: a process whose namespaces this one enters first.
+    """
     with Path(out).open("ab") as said, Path(err or out).open("ab") as complained:
         say_to(said.fileno(), complained.fileno())
     _close_all_but({0, 1, 2})
+    if host is not None:
+        entering.enter(host)
     _settle(cwd, environment)
+    more = _more_path(environment)
+    sys.path[:] = [*more, *_PATH]
+    _customise(more)
     if words[0] == "-m":
-        sys.argv[:], sys.path[:] = words[1:], [cwd, *_PATH]
+        sys.argv[:], sys.path[:0] = words[1:], [cwd]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv[:], sys.path[:] = words, [str(Path(words[0]).parent), *_PATH]
+        sys.argv[:], sys.path[:0] = words, [str(Path(words[0]).parent)]
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _more_path(environment: Mapping[str, str]) -> list[str]:
+    """Return where an interpreter looks in this environment, and this one would not."""
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return [each for each in given if each and each not in _PATH]
+
+
+def _customise(places: Sequence[str]) -> None:
+    """Do what ``sitecustomize`` does there; modules that it changes are imported already."""
+    if any(Path(place, "sitecustomize.py").exists() for place in places):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 class ForkedServer:
@@ -133,7 +158,8 @@ def _be_server(control: int, cwd: Path, environment: Mapping[str, str], output: 
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # `pliant run` has its own
     _close_all_but({0, 1, 2, control})
     _settle(cwd, environment)
-    sys.argv[:], sys.path[:] = ["forkserver", str(control)], ["", *_PATH]
+    sys.argv[:] = ["forkserver", str(control)]
+    sys.path[:] = ["", *_more_path(environment), *_PATH]  # what changed the agent changes this, too
     fork_server.main()
 
 

@@ -19,15 +19,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from tests.live.stage import DEADLINE_S
+from tests.live.stage import DEADLINE_S, FORKED_PLIANT, ForkedStage, Program, zygote
 
 NOBODY = "02:00:00:00:00:99"
 """No interface has this hardware address."""
+
+READ_AT_ONCE = ("ATEN_", "MKL_", "OMP_", "ONEDNN_", "PYTHONHASHSEED")
+"""How the names of variables begin that an interpreter or torch looks at once, as it starts."""
 
 LASTS_S = 1200
 """Longest that a host lives, whatever becomes of its test, unless the test says otherwise."""
@@ -54,9 +57,16 @@ class NetworkHost:
     """One host; see the module's text."""
 
     def __init__(
-        self, number: int, name: str, own: Path, home: Path, lasts_s: int = LASTS_S
+        self,
+        number: int,
+        name: str,
+        own: Path,
+        home: Path,
+        stage: Callable[[], ForkedStage],
+        lasts_s: int = LASTS_S,
     ) -> None:
         self.number, self.name, self.lasts_s = number, name, lasts_s
+        self.stage = stage
         self.address = f"10.77.0.{number}"
         self.ipv6 = f"fd77::{number}"
         self.own = own
@@ -85,13 +95,40 @@ class NetworkHost:
     ) -> HostProgram:
         """Start a command on this host; what it says is added to a file of the host's directory."""
         out = out or self.own / "said.txt"
-        program = HostProgram(self, [str(word) for word in words], environment, cwd, out)
-        self.programs.append(program)
-        return program
+        with out.open("ab") as said:
+            process = subprocess.Popen(
+                [*self.entering(), f"--wdns={cwd or self.home}", "--", *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=dict(environment),
+            )
+        return self._started(process, out)
+
+    def python(
+        self,
+        *words: object,
+        environment: Mapping[str, str],
+        cwd: Path | None = None,
+        out: Path | None = None,
+    ) -> HostProgram:
+        """Start ``python *words`` there, forked from where torch is loaded already."""
+        out = out or self.own / "said.txt"
+        program = self.stage().start(
+            *words, out=out, environment=environment, cwd=cwd or self.home, host=self.init
+        )
+        return self._started(program, out)
 
     def pliant(self, *words: object, environment: Mapping[str, str], **more: Path) -> HostProgram:
-        """Start ``pliant`` on this host."""
-        return self.start(sys.executable, "-m", "pliant", *words, environment=environment, **more)
+        """Start ``pliant`` on this host, forked as well where the environment lets it."""
+        if any(name.startswith(READ_AT_ONCE) for name in environment):
+            words = (sys.executable, "-m", "pliant", *words)
+            return self.start(*words, environment=environment, **more)
+        return self.python(FORKED_PLIANT, *words, environment=environment, **more)
+
+    def _started(self, process: Program, out: Path) -> HostProgram:
+        self.programs.append(HostProgram(self, process, out))
+        return self.programs[-1]
 
     def said(self) -> str:
         """Return all that programs of this host have said."""
@@ -121,29 +158,15 @@ class NetworkHost:
 
 
 class HostProgram:
-    """A command on a host; ``pid`` is that of the command, as the test sees it."""
+    """A command on a host."""
 
-    def __init__(
-        self,
-        host: NetworkHost,
-        words: list[str],
-        environment: Mapping[str, str],
-        cwd: Path | None,
-        out: Path,
-    ) -> None:
+    def __init__(self, host: NetworkHost, process: Program, out: Path) -> None:
         self.host, self.out = host, out
-        place = f"--wdns={cwd or host.home}"
-        with out.open("ab") as said:
-            self._process = subprocess.Popen(
-                [*host.entering(), place, "--", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                env=dict(environment),
-            )
+        self._process = process
+        """What waits for the command: ``nsenter``, or what does the same."""
 
     def process(self) -> psutil.Process:
-        """Return the process of the command itself: ``nsenter`` only waits for it."""
+        """Return the process of the command itself."""
         until_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < until_s and self.poll() is None:
             if children := psutil.Process(self._process.pid).children():
@@ -189,10 +212,11 @@ class Network:
         self._switch.stdout.readline()
         self._at_switch("link add br0 type bridge")
         self._at_switch("link set br0 up")
+        self._stage: ForkedStage | None = None
         self.hosts: list[NetworkHost] = []
         for number, name in enumerate(names, start=1):
             (directory / name).mkdir()
-            host = NetworkHost(number, name, directory / name, home, lasts_s)
+            host = NetworkHost(number, name, directory / name, home, self._lend, lasts_s)
             self.hosts.append(host)
             self._connect(host)
 
@@ -214,7 +238,9 @@ class Network:
             for program in host.programs:
                 program.end()
             self._at_switch(f"link delete to-{host.name}", check=False)  # or the kernel has
-            again = NetworkHost(host.number, host.name, host.own, host.home, host.lasts_s)
+            again = NetworkHost(
+                host.number, host.name, host.own, host.home, self._lend, host.lasts_s
+            )
             self.hosts[at] = again
             self._connect(again)
 
@@ -251,8 +277,16 @@ class Network:
             host.die()
             for program in host.programs:
                 program.end()
+        if self._stage is not None:
+            self._stage.end()
         self._switch.kill()
         self._switch.communicate()
+
+    def _lend(self) -> ForkedStage:
+        """Return where all hosts have their programs forked."""
+        if self._stage is None:
+            self._stage = ForkedStage(zygote().request())
+        return self._stage
 
     def _at_switch(self, words: str, *, check: bool = True) -> None:
         self._in_network(self._switch.pid, "ip", *words.split(), check=check)

@@ -192,7 +192,9 @@ class ForkedStage:
         environment: Mapping[str, str],
         cwd: Path | None = None,
         err: Path | None = None,
+        host: int | None = None,
     ) -> Program:
+        """Start it as any stage does; ``host``: where that process is, in its namespaces."""
         program = Forked(self)
         self._programs.append(program)
         for path in (out, err or out):
@@ -204,6 +206,7 @@ class ForkedStage:
             "environment": dict(environment),
             "out": str(out),
             "err": str(err or out),
+            "host": host,
         }
         self._control.send(json.dumps(asked).encode())
         self._await(program)

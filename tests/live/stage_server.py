@@ -2,7 +2,8 @@
 
 Records of JSON over the socket that the test holds the other end of:
 
-    -> {"number": 1, "words": [...], "cwd": PATH, "environment": {...}, "out": PATH, "err": PATH}
+    -> {"number": 1, "words": [...], "cwd": PATH, "environment": {...}, "out": PATH, "err": PATH,
+        "host": null}                                    or a process whose namespaces it enters
     <- {"number": 0, "pid": 4710}                        the stage itself is there
     <- {"number": 1, "pid": 4711}, and later {"number": 1, "code": 0}
 

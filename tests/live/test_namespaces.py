@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,3 +105,47 @@ def test_a_program_that_was_stopped_ends(net: Network, then: signal.Signals) -> 
     program.send_signal(then)
 
     assert program.wait() == (0 if then is signal.SIGCONT else -signal.SIGKILL)
+
+
+def test_what_is_forked_on_a_host_is_where_a_command_is(net: Network) -> None:
+    _, b = net.hosts
+    look = (
+        "import json, os, socket, sys\n"
+        "names = ('net', 'uts', 'ipc', 'pid', 'mnt')\n"
+        "found = {name: os.readlink(f'/proc/self/ns/{name}') for name in names}\n"
+        "found |= {'host': socket.gethostname(), 'cwd': os.getcwd(), 'parent': os.getppid()}\n"
+        "found |= {'own': os.environ['OWN'], 'customised': sys.modules['sitecustomize'].__file__}\n"
+        "print(json.dumps(found), flush=True)\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    (b.own / "look.py").write_text(look)
+    (b.own / "sitecustomize.py").touch()
+    environment = {**ENVIRONMENT, "OWN": "1", "PYTHONPATH": str(b.home)}
+    fresh, forked = b.own / "fresh.txt", b.own / "forked.txt"
+
+    first = b.start(sys.executable, "look.py", 3, environment=environment, out=fresh)
+    second = b.python("look.py", 3, environment=environment, out=forked)
+
+    assert [first.wait(), second.wait()] == [3, 3], b.said()
+    assert json.loads(forked.read_text()) == json.loads(fresh.read_text())
+    assert json.loads(forked.read_text())["host"] == "b"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_is_forked_on_a_host_ends_with_it_and_says_how(
+    net: Network, number: signal.Signals
+) -> None:
+    a, b = net.hosts
+    script = "import time; print('on', flush=True); time.sleep(600)"
+    programs = []
+    for host in (a, b):
+        (host.own / "stay.py").write_text(script)
+        programs.append(host.python("stay.py", environment=ENVIRONMENT))
+        until_s = time.monotonic() + DEADLINE_S
+        while "on" not in host.said() and time.monotonic() < until_s:
+            time.sleep(0.01)
+
+    programs[0].send_signal(number)
+    b.die()
+
+    assert [program.wait() for program in programs] == [-number, -signal.SIGKILL]

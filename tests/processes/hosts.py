@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +48,10 @@ import importlib.abc, importlib.util, os, signal, sys
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name, change):
         self.name, self.change = name, change
-        sys.meta_path.insert(0, self)
+        if name in sys.modules:
+            change(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, self)
 
     def find_spec(self, name, path, target=None):
         if name != self.name:
@@ -60,7 +62,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         spec.loader.exec_module = lambda module: (load(module), self.change(module))
         return spec
 """
-"""Changes modules as they are imported."""
+"""Changes modules as they are imported, or that are when a program is forked."""
 
 MORTAL = """\
 _order, _when, _mark = (os.environ.get(f"DIES_{name}", "") for name in ("AT", "WHEN", "MARK"))
@@ -157,8 +159,7 @@ def digests_of(out: Path) -> set[str]:
 def alone(host: NetworkHost, steps: int) -> str:
     """Return what the script prints when it runs alone."""
     out = host.own / "alone.txt"
-    words = (sys.executable, "train.py", steps)
-    program = host.start(*words, environment=environment(host, PACE="0"), out=out)
+    program = host.python("train.py", steps, environment=environment(host, PACE="0"), out=out)
     assert program.wait(4 * DEADLINE_S) == 0, out.read_text()
     (found,) = re.findall(r"digest \d+ \w+", out.read_text())
     return str(found)

@@ -16,8 +16,6 @@ from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 
-FORK_SERVER = "pliant.engine.worker.fork_server"
-
 SHARDED = """\
 import os, sys, threading, torch, pliant
 from torch.distributed.fsdp import fully_shard
@@ -181,13 +179,15 @@ def certified(net: Network) -> dict[str, tuple[str, ...]]:
 
 
 def workers_on(host: NetworkHost) -> list[psutil.Process]:
-    """Return the workers that live on a host: what its fork server has forked."""
+    """Return the workers that live on a host: all but its commands and their fork servers."""
+    commands = [program.process() for program in host.programs if program.poll() is None]
+    others = {host.init, *(one.pid for one in commands)}
+    others |= {server.pid for command in commands for server in command.children()}
     own, found = _namespace(host.init), []
     for one in psutil.process_iter():
         with suppress(OSError, psutil.NoSuchProcess):
-            parent = one.parent()
-            is_worker = parent is not None and FORK_SERVER in parent.cmdline()
-            if is_worker and _namespace(one.pid) == own:
+            lives = one.pid not in others and one.status() != psutil.STATUS_ZOMBIE
+            if lives and _namespace(one.pid) == own:
                 found.append(one)
     return found
 
