@@ -42,7 +42,9 @@ class Member:
     rank: int
     port: Port
     nudges: Connection
-    """What ``Crew.nudge`` sends; a thread of a function may wait for it."""
+    """What ``Crew.nudge`` sends; once somebody waits ``on_nudge``, one thread takes them all."""
+    when_nudged: Callable[[], Any] | None = None
+    """What the next nudge is to do."""
     endpoints: list[str] = field(default_factory=list)
     window_cache: WindowCache = field(default_factory=WindowCache)
     kept: dict[str, Any] = field(default_factory=dict)
@@ -199,14 +201,22 @@ def _live(pipe: Connection, nudges: Connection, rank: int) -> None:
 
 
 def on_nudge(member: Member, function: Callable[[], Any]) -> None:
-    """Call ``function`` on another thread when the test nudges this member, as a Reform would."""
+    """Call ``function`` on another thread when the test nudges this member, as a Reform would.
 
-    def wait() -> None:
-        if member.nudges.poll(30):
+    In place of what a nudge was to do before.  One thread listens for all: of two, the one of a
+    function that is over might take the nudge of the next.
+    """
+    is_first, member.when_nudged = member.when_nudged is None, function
+    if is_first:
+        background(lambda: _listen(member))
+
+
+def _listen(member: Member) -> None:
+    with contextlib.suppress(EOFError, OSError):  # the test is over
+        while True:
             member.nudges.recv()
-            function()
-
-    background(wait)
+            assert member.when_nudged is not None
+            member.when_nudged()
 
 
 def background(function: Callable[[], Any]) -> threading.Thread:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import queue
 import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from operator import le
 from pathlib import Path
 from typing import Any
@@ -266,6 +269,21 @@ def wait_until_stopped(members: Crew, rank: int) -> None:
         time.sleep(0.01)
 
 
+def test_a_nudge_is_for_the_function_that_waits_now() -> None:
+    """The one before took it, or took its own late: nobody told a member to abandon its group, or
+    one was told that had just begun."""
+    mine, theirs = multiprocessing.Pipe()
+    member = Member(0, Any, theirs)  # type: ignore[arg-type]  # it meets nobody
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(20):
+        on_nudge(member, partial(heard.put, number))
+
+    mine.send(None)
+
+    assert heard.get(timeout=30) == 19
+    mine.close()
+
+
 @pytest.mark.parametrize("hosts", [[[0, 1, 2]], [[0, 2], [1, 3]]], ids=["one", "two"])
 def test_a_stopped_member_that_wakes_late_takes_no_wrong_result_and_disturbs_nobody(
     hosts: list[list[int]],
@@ -301,8 +319,6 @@ def test_a_stopped_member_that_wakes_late_takes_no_wrong_result_and_disturbs_nob
             assert reason != "done"
             for rank in others:
                 assert members.result(rank) == (12, "done")
-            for rank in (0, 1):
-                members.nudge(rank)  # of no effect: frees who listens
 
 
 def reduce_where_one_is_blind(
