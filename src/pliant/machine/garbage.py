@@ -37,10 +37,10 @@ async def collect_when_calm(is_calm: Callable[[], bool]) -> None:
             while True:
                 await _until(is_calm)
                 gc.unfreeze()
-                next_s = time.monotonic() + pause_s(_look(long_looks))
+                next_s = time.monotonic() + pause_s(_look_through(long_looks))
                 while await _until_either(long_looks, next_s):
                     await _until(is_calm)
-                    _look(long_looks)
+                    _look_through(long_looks)
     finally:
         gc.unfreeze()
 
@@ -56,7 +56,7 @@ async def _until_either(long_looks: list[float], next_s: float) -> bool:
     return time.monotonic() < next_s
 
 
-def _look(long_looks: list[float]) -> float:
+def _look_through(long_looks: list[float]) -> float:
     """Look through what is not left alone, and leave that alone; return how long it took."""
     began_s = time.monotonic()
     gc.collect()
