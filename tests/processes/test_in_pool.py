@@ -7,18 +7,22 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import elastic
+from tests.processes import elastic, launching
 from tests.processes.elastic import DEADLINE_S, Outcome, wait_for_members
-from tests.processes.launching import FAKE_WORKER, RunningJob, running
+from tests.processes.launching import FAKE_WORKER, RunningJob
 from tests.processes.pooling import FakePool, fake_pool
 
 from pliant.machine import device_locks as locks
 from pliant.machine.files import make_private_directory
 from pliant.observe.audit import audit_run
+
+running = partial(launching.running, forked=True)
+"""A job and its fork server need no interpreter of their own here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

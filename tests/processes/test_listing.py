@@ -8,13 +8,18 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.processes.launching import FAKE_WORKER, running
+from tests.processes import launching
+from tests.processes.launching import FAKE_WORKER
 
 from pliant.machine.discovery import StateDirectory
 from pliant.observe.runs import KnownRun, known_runs
+
+running = partial(launching.running, forked=True)
+"""A job and its fork server need no interpreter of their own here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 import re
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from tests.processes.launching import HERE, RunningJob, running
+from tests.processes import launching
+from tests.processes.launching import HERE, RunningJob
 from tests.processes.pooling import fake_pool
+
+running = partial(launching.running, forked=True)
+"""A job and its fork server need no interpreter of their own here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
