@@ -16,9 +16,9 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import IO, NoReturn
 
 from tests.live import entering
@@ -67,19 +67,31 @@ def _reset_signals() -> None:
 def _code_of(work: Callable[[], object]) -> int:
     """Return the exit code that the interpreter would end with after ``work``."""
     try:
-        work()
-    except SystemExit as stop:
+        try:
+            work()
+        except SystemExit:
+            raise
+        except BaseException as error:  # a process boundary
+            error.__traceback__ = _of_the_program(error.__traceback__)
+            sys.excepthook(type(error), error, error.__traceback__)
+            if isinstance(error, KeyboardInterrupt):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            return 1
+    except SystemExit as stop:  # also of the hook
         if isinstance(stop.code, int | None):
             return stop.code or 0
         sys.stderr.write(f"{stop.code}\n")
         return 1
-    except BaseException as error:  # a process boundary
-        traceback.print_exc()
-        if isinstance(error, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        return 1
     return 0
+
+
+def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
+    """Return it from where an interpreter would begin to tell it."""
+    found = trace
+    while found is not None and found.tb_frame.f_code is not _run_script.__code__:
+        found = found.tb_next
+    return trace if found is None else found.tb_next
 
 
 def run(
@@ -108,8 +120,16 @@ def run(
         sys.argv[:], sys.path[:0] = words[1:], [cwd]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv[:], sys.path[:0] = words, [str(Path(words[0]).parent)]
-        runpy.run_path(words[0], run_name="__main__")
+        script = Path(words[0]).absolute()
+        sys.argv[:], sys.path[:0] = words, [str(script.parent)]
+        _run_script(str(script))
+
+
+def _run_script(path: str) -> None:
+    """Run it as its interpreter would; ``runpy`` changes ``sys.argv`` and adds to tracebacks."""
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    main.__file__ = path
+    exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
 
 
 def _more_path(environment: Mapping[str, str]) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,18 @@ def run_typed(
     """Start it as ``typed`` does, and wait for its end."""
     with typed(*words, cwd=cwd, environment=environment) as command:
         return command.ended()
+
+
+def run_together(
+    *commands: Sequence[object], cwd: Path, environment: Mapping[str, str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """Start them beside each other, as processes that meet are, and wait until all have ended."""
+    with ExitStack() as all_of_them:
+        begun = [
+            all_of_them.enter_context(typed(*words, cwd=cwd, environment=environment))
+            for words in commands
+        ]
+        return [command.ended() for command in begun]
 
 
 def statuses(environment: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -91,6 +91,24 @@ def test_what_a_program_says_and_complains_of_can_be_read_from_its_start_on(
     assert (out.read_text(), err.read_text()) == ("said\n", "complained\n")
 
 
+def test_an_exception_is_told_as_python_tells_it(tmp_path: Path, here: Stage) -> None:
+    script, out = tmp_path / "script.py", tmp_path / "said.txt"
+    hook = "sys.excepthook = lambda *found: (print('found', found[1]), sys.exit(4))"
+    text = "import sys\n{}\nraise KeyError('mine')\n"
+    for each, code in (("", 1), (hook, 4)):
+        script.write_text(text.format(each))
+        started = here.start(script, out=out, environment=dict(os.environ))
+        assert started.wait(20) == code, out.read_text()
+
+    plain, hooked = out.read_text().split("KeyError: 'mine'\n")
+    assert plain.splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{script}", line 3, in <module>',
+        "    raise KeyError('mine')",
+    ]
+    assert hooked == "found 'mine'\n"
+
+
 def test_it_is_said_how_a_program_ended(tmp_path: Path, here: Stage) -> None:
     codes = {
         "raise SystemExit": 0,

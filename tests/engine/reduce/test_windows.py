@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import mmap
 import os
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.live.prompt import run_typed
 
 from pliant.engine.groups.ending import OperationFailed
 from pliant.engine.reduce.windows import (
@@ -52,13 +51,15 @@ def test_the_kernel_lets_nobody_else_write() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_writing_into_a_view_ends_the_process() -> None:
+def test_writing_into_a_view_ends_the_process(tmp_path: Path) -> None:
     script = """
 from pliant.engine.reduce.windows import *
 window = Window(WindowSize(nbytes=100))
 WindowView(window.address).memory.fill_(1)
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=150, check=False)
+    (tmp_path / "script.py").write_text(script)
+
+    done = run_typed("script.py", cwd=tmp_path, environment=os.environ)
 
     assert done.returncode < 0
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.live.prompt import run_together, run_typed
 
 import pliant
 from pliant.core.errors import ConfigError
@@ -77,13 +77,9 @@ def test_context_parallelism_is_refused_as_long_as_torch_has_none_on_the_cpu(
         "pliant.mesh(cp=2): context parallelism is not possible on the CPU, for which PyTorch's "
         "context_parallel has no attention; the dimensions of a mesh are shard, tp and pp"
     )
-    both = [
-        subprocess.Popen(
-            [sys.executable, CONTEXT, tmp_path, str(rank)], stdout=subprocess.PIPE, text=True
-        )
-        for rank in (0, 1)
-    ]
-    said = [process.communicate(timeout=150)[0] for process in both]
+    commands = [(CONTEXT, tmp_path, rank) for rank in (0, 1)]
+    both = run_together(*commands, cwd=tmp_path, environment=os.environ)
+    said = [process.stdout for process in both]
     assert [text.partition(":")[0] for text in said] == ["failed"] * 2, said
 
 
@@ -98,16 +94,15 @@ def test_alone_what_changes_bits_needs_its_workers() -> None:
         pliant.mesh(shard=2, tp=2)
 
 
-def test_a_script_that_runs_alone_has_a_mesh_of_one() -> None:
+def test_a_script_that_runs_alone_has_a_mesh_of_one(tmp_path: Path) -> None:
     code = (
         "import pliant; mesh = pliant.mesh(shard=4); assert mesh is pliant.mesh(shard=2)\n"
         "print(tuple(mesh.shape), mesh.mesh_dim_names, mesh['shard'].size())\n"
         "try: pliant.mesh(other=1)\n"
         "except ValueError as error: print(error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    (tmp_path / "train.py").write_text(code)
+    done = run_typed("train.py", cwd=tmp_path, environment=os.environ)
 
     assert done.stdout.splitlines() == [
         "(1,) ('shard',) 1",

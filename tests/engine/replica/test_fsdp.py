@@ -7,12 +7,12 @@ fails here.
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from tests.live.prompt import run_together
 
 SCRIPT = Path(__file__).with_name("sharding.py")
 
@@ -24,21 +24,13 @@ SEEN = ("2.11", "2.15")
 def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
     tmp_path: Path,
 ) -> None:
-    both = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, tmp_path, str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    commands = [(SCRIPT, tmp_path, rank) for rank in (0, 1)]
 
-    said = [process.communicate(timeout=150)[0] for process in both]
+    both = run_together(*commands, cwd=tmp_path, environment=os.environ)
 
     names = ["0.bias", "0.weight", "2.bias", "2.weight"]
-    assert [process.returncode for process in both] == [0, 0], said
-    for text in said:
+    assert [process.returncode for process in both] == [0, 0], both
+    for text in (process.stdout for process in both):
         (equal, cast, skipped, penalty, *refused, drawn) = text.splitlines()[-9:]
         assert equal == f"equal {names}", text
         assert cast.startswith("the gradients of a sharded parameter were cast after they were")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.live.prompt import run_together
 
 from pliant.engine.replica import meeting_store
 from pliant.engine.replica.meeting_store import MeetingStore, RemoteStore, StoreServer
@@ -102,11 +102,9 @@ dist.barrier()
 
 @pytest.mark.processes
 def test_a_process_group_meets_in_it(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", GROUP, str(tmp_path)]
-    workers = [
-        subprocess.Popen([*words, str(place)], stdout=subprocess.PIPE, text=True)
-        for place in (1, 0)  # the first waits for worker 0
-    ]
-    said = [worker.communicate(timeout=WITHIN_S)[0] for worker in workers]
+    (tmp_path / "meet.py").write_text(GROUP)
+    commands = [("meet.py", tmp_path, place) for place in (1, 0)]  # the first waits for worker 0
 
-    assert said == ["3.0\n", "3.0\n"]
+    workers = run_together(*commands, cwd=tmp_path, environment=os.environ)
+
+    assert [worker.stdout for worker in workers] == ["3.0\n", "3.0\n"], workers

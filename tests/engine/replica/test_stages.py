@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.live.prompt import run_typed
 from torch import nn
 
 import pliant
@@ -126,10 +126,8 @@ def test_the_loss_is_as_the_schedule_scales_gradients() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_one_stage_ends_with_the_weights_of_a_plain_loop() -> None:
-    done = subprocess.run(
-        [sys.executable, ONE_STAGE], capture_output=True, text=True, timeout=150, check=False
-    )
+def test_one_stage_ends_with_the_weights_of_a_plain_loop(tmp_path: Path) -> None:
+    done = run_typed(ONE_STAGE, cwd=tmp_path, environment=os.environ)
 
     assert done.stdout.splitlines() == ["equal"] * 2, done.stderr
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.live.prompt import run_typed
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -59,14 +59,7 @@ def test_what_several_workers_cannot_do_is_told() -> None:
 
 @pytest.mark.timeout(180)
 def test_what_cannot_be_done_with_a_sharded_model_is_told(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, REFUSING],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    done = run_typed(REFUSING, cwd=tmp_path, environment=os.environ)
 
     said = [line.removeprefix("said: ") for line in done.stdout.splitlines()]
     assert [line for line in said if line == "nothing"] == [], done.stderr

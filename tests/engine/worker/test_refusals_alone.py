@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.live.prompt import run_typed
 
 SCRIPT = """\
 import torch
@@ -29,8 +30,7 @@ with pliant.Session(
 def run(folder: Path, **parts: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(SCRIPT.format(**{"hook": "", "batch": "8", "line": "pass", **parts}))
-    command = [sys.executable, script.name]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_typed(script.name, cwd=folder, environment=os.environ)
 
 
 @pytest.mark.parametrize(
