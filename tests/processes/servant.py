@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -167,6 +167,20 @@ def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
         yield servant
 
 
+_shared: Servant | None = None
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Let one fork server start the workers of all that is ``run`` meanwhile, as an agent has."""
+    global _shared
+    with fork_server() as _shared:
+        try:
+            yield
+        finally:
+            _shared = None
+
+
 def run(
     cwd: Path,
     *command: str,
@@ -174,9 +188,17 @@ def run(
     tls: TlsFiles | None = None,
     **environment: str,
 ) -> tuple[int, str, list[Any]]:
-    """Run one worker to its end; return its exit code, output and messages."""
-    with fork_server(**environment) as servant:
+    """Run one worker to its end; return its exit code, output and messages.
+
+    With an environment of its own, or where none is ``shared``, by a fork server of its own.
+    """
+    global _shared
+    common = None if environment else _shared
+    _shared = None if common is not None else _shared  # one that fails leaves it to nobody
+    with fork_server(**environment) if common is None else nullcontext(common) as servant:
         worker = servant.start(cwd, *command, device=device, tls=tls)
         messages = worker.messages()
         said = worker.said()
-        return servant.exit().returncode, said, messages
+        returncode = servant.exit().returncode
+    _shared = common or _shared
+    return returncode, said, messages

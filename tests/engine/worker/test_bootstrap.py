@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.certificates import Authority
 from tests.processes.plainly import said_by_python
-from tests.processes.servant import DEADLINE_S, fork_server, run
+from tests.processes.servant import DEADLINE_S, fork_server, run, shared
 
 from pliant.core.events import ExitKind, Progressed
 from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
@@ -21,6 +22,12 @@ from pliant.machine import device_locks
 from pliant.wire.messages import Ended, Traceback, Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def common_server() -> Iterator[None]:
+    with shared():
+        yield
 
 
 def script(directory: Path, text: str, name: str = "train.py") -> str:
