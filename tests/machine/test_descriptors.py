@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.machine.descriptors import SpareDescriptors, allow_many, check_free, shortage_of
+from pliant.machine.descriptors import SpareDescriptors, allow_many, shortage_of
 
 
 @pytest.fixture
@@ -26,40 +26,64 @@ def few_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-SCARCE = """
+ALONE = """
 import errno, os, resource
-from pliant.machine.descriptors import SpareDescriptors
 
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 20, hard))
+
+def use_up():
+    taken = []
+    while True:
+        try:
+            taken.append(os.dup(0))
+        except OSError as error:
+            assert error.errno == errno.EMFILE
+            return taken
+
+"""
+"""In a process of its own: threads that other tests have left open and close files in this one."""
+
+SCARCE = """
+from pliant.machine.descriptors import SpareDescriptors
+
 spare = SpareDescriptors(2)
-
-def is_full():
-    try:
-        os.dup(0)
-    except OSError as error:
-        return error.errno == errno.EMFILE
-    return False
-
-while not is_full():
-    pass
+assert use_up()
 for _ in range(3):
     with spare.lent():
         for fd in [os.dup(0) for _ in range(2)]:
             os.close(fd)
-    assert is_full()
+    assert not use_up()
+"""
+
+FEW = """
+from pliant.machine.descriptors import check_free
+
+check_free(5)
+for fd in use_up()[:3]:
+    os.close(fd)
+check_free(3)
+try:
+    check_free(4)
+except OSError as error:
+    assert error.errno == errno.EMFILE
+else:
+    raise AssertionError("there were four")
+check_free(3)  # none was kept
 """
 
 
-def test_what_must_not_fail_finds_descriptors_when_there_are_none() -> None:
-    """In a process of its own: threads that other tests have left open and close files here."""
-    words = [sys.executable, "-c", SCARCE]
-
+def run_alone(code: str) -> None:
+    """Run this where descriptors are few and nobody else takes any."""
+    words = [sys.executable, "-c", ALONE + code]
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-
     assert done.returncode == 0, done.stderr
+
+
+def test_what_must_not_fail_finds_descriptors_when_there_are_none() -> None:
+    run_alone(SCARCE)
 
 
 def test_they_are_given_up_with_the_object() -> None:
@@ -90,20 +114,8 @@ def test_a_process_may_have_as_many_as_its_user_may() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft + 10, hard)
 
 
-@pytest.mark.usefixtures("few_descriptors")
 def test_it_is_seen_whether_so_many_descriptors_are_free() -> None:
-    check_free(5)
-    taken = use_up()
-    try:
-        for fd in [taken.pop() for _ in range(3)]:
-            os.close(fd)
-        check_free(3)
-        with pytest.raises(OSError, match="Too many open files"):
-            check_free(4)
-        check_free(3)  # none was kept
-    finally:
-        for fd in taken:
-            os.close(fd)
+    run_alone(FEW)
 
 
 def test_who_has_no_descriptor_is_told_how_many_there_may_be() -> None:
