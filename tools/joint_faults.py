@@ -262,14 +262,14 @@ JOINT_FAULTS = [
     _AGENT(
         what="parts that have lost each other go on",
         path="joint_peers.py",
-        old="        self._on_lost(link)\n",
+        old="        self._on_lost()\n",
         new="        pass\n",
     ),
     _AGENT(
         what="a part does not say which other one it does not reach",
         path="joint_node.py",
-        old="            self._missed = await peers.meet()\n            if self._missed:\n",
-        new="            if await peers.meet():\n",
+        old="        self._missed = (*peers.missed, ",
+        new="        self._missed = (",
     ),
     _AGENT(
         what="nobody notices that the other end is silent",

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,16 +23,18 @@ from tests.certificates import Authority
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from pliant.agent import host_link, host_listener, joint_node
+from pliant.agent import host_link, host_listener, joint_node, joint_peers
 from pliant.agent.joint_peers import PartPeers
 from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import Exited, ExitKind, NodeJoined, NodeLeaving, Progressed
 from pliant.core.tls_files import TlsFiles
+from pliant.core.values import NodeId
 from pliant.wire.messages import (
     AgentLeft,
     HostAlone,
+    JoinHosts,
     LedgerGrown,
     OutputGrown,
     Started,
@@ -346,6 +349,32 @@ def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
         await hosts.join()
 
     play(scene, WAITS, hosts=3, workers=3)
+
+
+def test_of_parts_that_did_not_reach_one_the_others_are_not_told(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link to the head may end while a part still waits for the one that does not come."""
+    kept = kept_links(monkeypatch)
+
+    async def sought(told: JoinHosts, own: NodeId, **how: Any) -> host_link.HostLink | None:
+        if (told.head, own) != ("h1", "h2"):
+            return await host_listener.reached(told, own, **how)
+        await until(lambda: len(kept) == 4, "both have a link to the third")
+        return None
+
+    monkeypatch.setattr(joint_peers, "reached", sought)
+
+    async def scene(hosts: Joined) -> None:
+        told = await hosts.order()
+        for host in hosts.hosts:
+            await host.say(told)
+
+        said = [(await host.alone(2)).missed for host in hosts.hosts]
+
+        assert said == [(), ("h2",), ("h1",), ()]
+
+    play(scene, WAITS, hosts=4, workers=4)
 
 
 def kept_links(monkeypatch: pytest.MonkeyPatch) -> list[host_link.HostLink]:

@@ -329,7 +329,7 @@ class JoinedHost:
             self._host,
             listener,
             tls=self._tls(),
-            on_lost=lambda peer: self._lose_peer(link, peer),
+            on_lost=link.cut,
         )
         greeting = self._greet_as(told, workers, peers)
         tasks = [asyncio.create_task(one) for one in (link.run(), greeting)]
@@ -341,8 +341,7 @@ class JoinedHost:
                 task.cancel()
             await peers.close()
             _, failure = await asyncio.gather(*tasks, return_exceptions=True)
-        if link.is_silent:
-            self._missed = (*self._missed, told.head)
+        self._missed = (*peers.missed, *((told.head,) if link.is_silent else ()))
         if self._part is not None:
             self._part_from_all()
         await workers.end()
@@ -351,17 +350,11 @@ class JoinedHost:
         if isinstance(failure, Exception):
             raise failure
 
-    def _lose_peer(self, link: HostLink, peer: HostLink) -> None:
-        if peer.is_silent:
-            self._missed = (*self._missed, peer.other)
-        link.cut()
-
     async def _greet_as(self, told: JoinHosts, workers: PartWorkers, peers: PartPeers) -> None:
         if len(told.parts) > 1:
             await workers.meets.wait()
-            self._missed = tuple(one for one in told.parts if one != self._config.node)
-            self._missed = await peers.meet()
-            if self._missed:
+            await peers.meet()
+            if peers.missed:
                 return
             workers.link.say(PartMet())
         await workers.joined.wait()

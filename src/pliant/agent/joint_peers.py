@@ -31,9 +31,9 @@ class PartPeers:
         listener: HeadListener,
         *,
         tls: TlsFiles | None,
-        on_lost: Callable[[HostLink], None],
+        on_lost: Callable[[], None],
     ) -> None:
-        """``listener``: this part's; ``on_lost`` is told of a link that has ended."""
+        """``listener``: this part's; ``on_lost`` is called once a link has ended."""
         at = told.parts.index(host.config.node)
         self._told = told
         self._config = host.config
@@ -43,20 +43,28 @@ class PartPeers:
         self._earlier, self._later = told.parts[:at], told.parts[at + 1 :]
         self._links: dict[NodeId, HostLink] = {}
         self._tasks: set[asyncio.Task[object]] = set()
+        self._sought: tuple[NodeId, ...] = ()
+        """Parts that this one is to reach, or to be reached by; none before that is so."""
 
-    async def meet(self) -> tuple[NodeId, ...]:
-        """Reach the other parts, and be reached; return those with whom that did not come about.
+    @property
+    def missed(self) -> tuple[NodeId, ...]:
+        """Return those to whom there has been no link so far, or one that has fallen silent."""
+        links = {one: self._links.get(one) for one in self._sought}
+        return tuple(one for one, link in links.items() if link is None or link.is_silent)
+
+    async def meet(self) -> None:
+        """Reach the other parts, and be reached; ``missed`` are those with whom it failed.
 
         Raises:
             ConfigError: the files of TLS cannot be used.
             OSError: nobody can be let in.
         """
+        self._sought = (*self._earlier, *self._later)
         ways: list[Coroutine[Any, Any, object]] = [self._reach(one) for one in self._earlier]
         if self._later:
             seen = self._seen_from(self._config.node)
             ways.append(self._listener.awaited(seen, lambda replica: None, self._keep))
         await asyncio.gather(*map(self._spawn, ways))
-        return tuple(one for one in (*self._earlier, *self._later) if one not in self._links)
 
     async def close(self) -> None:
         """End all of the links."""
@@ -86,7 +94,7 @@ class PartPeers:
 
     async def _watch(self, link: HostLink) -> None:
         await link.ended.wait()
-        self._on_lost(link)
+        self._on_lost()
 
     def _seen_from(self, part: NodeId) -> JoinHosts:
         """Return what was told as if a part were the head of those behind it."""
