@@ -76,6 +76,37 @@ def test_what_is_new_is_left_alone_once_a_look_at_it_takes_long(
     asyncio.run(asyncio.wait_for(scene(), DEADLINE_S))
 
 
+def test_what_is_left_alone_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have become garbage, which nobody finds meanwhile."""
+    monkeypatch.setattr(garbage, "LOOK_S", 0.001)
+    monkeypatch.setattr(garbage, "LONG_S", 0.0)
+    monkeypatch.setattr(garbage, "PAUSE_S", 1000.0)
+    monkeypatch.setattr(garbage, "MOST_TIMES", 1.1)
+
+    async def scene() -> None:
+        collecting = asyncio.create_task(collect_when_calm(lambda: True))
+        while (first := gc.get_freeze_count()) == 0:
+            await asyncio.sleep(0.001)
+        ring = Ring()
+        gone = weakref.ref(ring)
+        gc.collect()
+        while gc.get_freeze_count() == first:  # the ring is left alone
+            await asyncio.sleep(0.001)
+        del ring
+        new = [[number] for number in range(first // 5)]
+        gc.collect()
+
+        while gone() is not None:
+            await asyncio.sleep(0.001)
+
+        assert len(new) == first // 5
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
+
+    asyncio.run(asyncio.wait_for(scene(), DEADLINE_S))
+
+
 def test_of_all_time_less_than_a_ten_thousandth_is_spent_looking() -> None:
     assert pause_s(0.001) == 30.0
     assert pause_s(0.1) == 1000.0

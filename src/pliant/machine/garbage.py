@@ -2,8 +2,9 @@
 
 Owns that all are looked through now and then, and else only those that were made since: with a
 thousand connections a look takes a tenth of a second, in which nobody is answered.  The interpreter
-looks through those that are new by itself; once that takes long, those are left alone, too.  Must
-not know what the objects are, nor when it is calm.
+looks through those that are new by itself; once that takes long, those are left alone, too, up to a
+bound: what becomes garbage while it is left alone stays until all are looked through.  Must not
+know what the objects are, nor when it is calm.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -24,6 +26,9 @@ ten thousand."""
 LOOK_S = 0.5
 """Between two looks whether it is calm, in seconds."""
 
+MOST_TIMES = 2
+"""Of the objects that a look through all has left: with more of them all are looked through again,
+and those that grow for good are so once for each time that they double."""
 
 LONG_S = 0.01
 """A look at what is new takes too long from here on, in seconds: once it is calm, that is left
@@ -38,7 +43,8 @@ async def collect_when_calm(is_calm: Callable[[], bool]) -> None:
                 await _until(is_calm)
                 gc.unfreeze()
                 next_s = time.monotonic() + pause_s(_look_through(long_looks))
-                while await _until_either(long_looks, next_s):
+                most = MOST_TIMES * gc.get_freeze_count()
+                while gc.get_freeze_count() <= most and await _until_either(long_looks, next_s):
                     await _until(is_calm)
                     _look_through(long_looks)
     finally:
@@ -50,13 +56,13 @@ async def _until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _until_either(long_looks: list[float], next_s: float) -> bool:
+async def _until_either(long_looks: deque[float], next_s: float) -> bool:
     """Wait for a look that was long, or until then; return whether there was one."""
     await _until(lambda: bool(long_looks) or time.monotonic() >= next_s)
     return time.monotonic() < next_s
 
 
-def _look_through(long_looks: list[float]) -> float:
+def _look_through(long_looks: deque[float]) -> float:
     """Look through what is not left alone, and leave that alone; return how long it took."""
     began_s = time.monotonic()
     gc.collect()
@@ -66,9 +72,10 @@ def _look_through(long_looks: list[float]) -> float:
 
 
 @contextmanager
-def _long_looks() -> Iterator[list[float]]:
-    """Note how long each look took that was too long, in seconds."""
-    began_s, found = 0.0, []
+def _long_looks() -> Iterator[deque[float]]:
+    """Note how long the last look took that was too long, in seconds."""
+    found: deque[float] = deque(maxlen=1)
+    began_s = 0.0
 
     def note(phase: str, info: dict[str, int]) -> None:
         nonlocal began_s
