@@ -476,3 +476,40 @@ def test_a_host_that_lacks_something_is_joined_with_nobody_until_it_has_it(world
 
     assert world.joins() == {A: [(A, B)], B: [(A, B)]}
     assert [one["unable"] for one in world.records if one["kind"] == "joint_nodes"][-1] == []
+
+
+def test_what_a_host_says_of_others_is_written_once(world: World) -> None:
+    world.come_alone(A, B)
+    world.wait(2 * SETTLE_S)
+
+    world.say_alone(A, *[B] * 1000)
+    world.wait(0.2)
+
+    assert world.told()[-1]["missed"] == [["a", ["b"]]]
+
+
+@pytest.mark.parametrize("endpoint", ["", "b", "b:7\x1b[2J", "b:7 ", "b" * 1000 + ":7"])
+def test_a_host_that_is_nowhere_is_joined_with_nobody(world: World, endpoint: str) -> None:
+    world.come_alone(A)
+    world.come(B)
+
+    said = HostAlone(node=B, endpoint=endpoint, devices=2)
+    wrong = world.joint.hear_alone(said, now_s=world.now_s)
+    world.wait(2 * SETTLE_S)
+
+    assert wrong is not None
+    assert wrong.isprintable()
+    assert wrong.startswith("b has no place at which others reach it: ")
+    assert world.joins() == {A: [], B: []}
+
+
+@pytest.mark.parametrize("endpoint", ["10.0.0.1:7", "[fe80::1%eth0]:65535", "gpu-1.rack_2.local:1"])
+def test_a_host_may_be_reached_at_whatever_address_it_has(world: World, endpoint: str) -> None:
+    world.come_alone(A)
+    world.come(B)
+
+    said = HostAlone(node=B, endpoint=endpoint, devices=2)
+    assert world.joint.hear_alone(said, now_s=world.now_s) is None
+    world.wait(2 * SETTLE_S)
+
+    assert world.joins() == {A: [(A, B)], B: [(A, B)]}

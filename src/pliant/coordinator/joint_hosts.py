@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ SECRET_BYTES = 32
 
 MOST_LETTERS = 200
 """Of what a host says of its obstacle."""
+
+ENDPOINT = re.compile(r"[A-Za-z0-9._:%\[\]-]{1,300}:[0-9]{1,5}")
+"""Where a host says that others reach it: they are told, and write it into their logs."""
 
 AGAIN_S = 1.0
 """Pause before the register is looked at again where that failed, in seconds."""
@@ -123,7 +127,9 @@ class JointHosts:
             return f"{said.node} is alone, and a replica of this job is on one host"
         if known is None:  # its agent has left
             return None
-        missed = tuple(other for other in said.missed if other in self._hosts)
+        if not said.obstacle and not ENDPOINT.fullmatch(said.endpoint):
+            return f"{said.node} has no place at which others reach it: {said.endpoint!a:.40}"
+        missed = tuple(other for other in dict.fromkeys(said.missed) if other in self._hosts)
         tries = joint_nodes.failed(self._tries, said.node, missed, now_s=now_s)
         if tries != self._tries:
             self._missed.append((said.node, missed))
