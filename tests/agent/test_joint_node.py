@@ -428,7 +428,7 @@ def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
         assert (await hosts.parts[0].alone(2)).missed == ("h0",)
         for other in ("h0", "h1"):
             assert any(
-                text.startswith(f"this host and {other} did not reach each other when they were")
+                text.startswith(f"this host and {other} did not reach each other: ")
                 for text in caplog.messages
             )
 

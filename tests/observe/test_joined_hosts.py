@@ -116,8 +116,8 @@ def test_a_line_tells_what_is_new() -> None:
     assert prose(missed) == (
         "host e does not reach f; "
         "2 hosts wait for each other: hostsPerReplica is 2 (e, f); "
-        "e and f did not reach each other when they were to be one node: open the ports above 1023 "
-        "between them, and look at what their agents say; they are tried again, after 5 min at most"
+        "e and f did not reach each other: open the ports above 1023 between them, and look at "
+        "what their agents say; they are tried again, after 5 min at most"
     )
     assert prose(record()) is None
     assert lines(board_of([joined]).hosts) == ["joint nodes: a with b, c with d"]
@@ -141,6 +141,15 @@ def test_who_did_not_reach_each_other_is_said_while_both_wait() -> None:
     lost = board_of([both, kind("node_lost", node="e")]).hosts
     assert lost is not None
     assert lost["missed"] == []
+
+
+def test_a_status_of_a_coordinator_of_before_is_told() -> None:
+    before = {"hosts": 2, "nodes": [["a", "b"]], "alone": ["c", "d"]}
+
+    assert lines(before) == [
+        "2 hosts wait for each other: hostsPerReplica is 2 (c, d)",
+        "joint node: a with b",
+    ]
 
 
 def test_who_can_be_one_with_nobody_says_why_until_it_can() -> None:

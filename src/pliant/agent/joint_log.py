@@ -33,15 +33,16 @@ class JointLog:
         self._lacks, self._has_waited = why, False
 
     def say_missed(self, missed: Sequence[NodeId]) -> None:
-        """The last attempt failed, with those of ``missed``; the same object is of one attempt."""
+        """The last attempt failed, with those of ``missed``, or a link to them fell silent; the
+        same object is of one attempt.
+        """
         self._lacks = ""
         if missed is self._missed or not missed:
             return
         self._missed = missed
         _log.warning(
-            "this host and %s did not reach each other when they were to be one node: open the "
-            "ports above 1023 of %s to them, and theirs to it; it is tried again, after 5 min "
-            "at most",
+            "this host and %s did not reach each other: open the ports above 1023 of %s to them, "
+            "and theirs to it; it is tried again, after 5 min at most",
             in_words(missed),
             self._address,
         )

@@ -74,9 +74,12 @@ def hosts_of(status: Mapping[str, Any], name: str) -> list[str]:
 
 
 def lines(known: Mapping[str, Any] | None) -> list[str]:
-    """Say to a person who is one node, and who waits for others."""
+    """Say to a person who is one node, and who waits for others; a coordinator of before says
+    nothing of ``missed`` and ``unable``.
+    """
     if known is None:
         return []
+    known = {"missed": (), "unable": (), **known}
     said = [_waiting(known)] if known["alone"] else []
     if known["nodes"]:
         said.append(_joined(known["nodes"]))
@@ -130,12 +133,11 @@ def _unable(known: Mapping[str, Any]) -> list[str]:
 
 
 def _unreached(apart: Sequence[Sequence[str]]) -> str:
-    """Say what keeps hosts from being one node that were told to be, and what to do."""
+    """Say what keeps hosts from being one node that were told to be, or were, and what to do."""
     pairs = _shown([" and ".join(pair) for pair in apart])
     return (
-        f"{pairs} did not reach each other when they were to be one node: open the ports above "
-        "1023 between them, and look at what their agents say; they are tried again, after 5 min "
-        "at most"
+        f"{pairs} did not reach each other: open the ports above 1023 between them, and look at "
+        "what their agents say; they are tried again, after 5 min at most"
     )
 
 
