@@ -264,8 +264,8 @@ SHELL_FAULTS = [
         room="agent",
         path="meeting_place.py",
         suite=("tests/agent/test_meeting_place.py",),
-        old="    return lives is False\n",
-        new="    return True\n",
+        old="    return lives is False and not (tells and",
+        new="    return True or (tells and",
     ),
     _WORKERS(
         what="where workers meet is removed by who cannot see their agent, which lives",
@@ -276,12 +276,20 @@ SHELL_FAULTS = [
         new="        return True\n",
     ),
     _WORKERS(
+        what="where workers meet is removed by a machine of the same name, while their agent lives",
+        room="agent",
+        path="meeting_place.py",
+        suite=("tests/agent/test_meeting_place.py",),
+        old="    return lives is False and not (tells and",
+        new="    return lives is False and not (False and",
+    ),
+    _WORKERS(
         what="where workers met stays if their whole namespace of processes is killed",
         room="agent",
         path="meeting_place.py",
         suite=("tests/agent/test_meeting_place.py",),
-        old="    if lives is None and owner.is_of_this_boot and",
-        new="    if False and",
+        old="    if lives is None and owner.is_of_this_boot and tells:\n",
+        new="    if False:\n",
     ),
     _COORDINATOR(
         rule="R14",

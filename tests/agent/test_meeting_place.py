@@ -91,6 +91,19 @@ def test_that_of_another_namespace_stays_while_its_agent_holds_it(place: Path) -
     assert list(place.iterdir()) == []
 
 
+def test_that_of_another_boot_stays_while_its_agent_holds_it(place: Path) -> None:
+    """Of virtual machines of one name that share the directory each has a boot of its own."""
+    made = make_meeting_place()
+    in_another_namespace(made.path, machine=OTHER_BOOT, host=ProcessMark.own().host)
+
+    remove_abandoned()
+    assert made.path.exists()
+
+    os.close(made.held)
+    remove_abandoned()
+    assert list(place.iterdir()) == []
+
+
 def test_that_of_another_namespace_stays_where_its_lock_says_nothing(
     place: Path, dead: ProcessMark
 ) -> None:

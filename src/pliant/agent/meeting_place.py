@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pliant.machine.descriptors import shortage_of
 from pliant.machine.files import PRIVATE, open_private, open_regular, read_own, write_new
-from pliant.machine.locks import lock
+from pliant.machine.locks import lock, lock_is_held
 from pliant.machine.processes import ProcessMark
 
 MOST_LETTERS = 40
@@ -125,10 +125,11 @@ def _is_abandoned(path: Path) -> bool:
         return False
     if owner is None:
         return False
-    lives = owner.lives()
-    if lives is None and owner.is_of_this_boot and said.get(IS_HELD) is True:
+    lives, tells = owner.lives(), said.get(IS_HELD) is True
+    if lives is None and owner.is_of_this_boot and tells:
         return _nobody_holds(path / HELD)
-    return lives is False
+    # Two virtual machines of one name may share the directory: to each the other is a boot before.
+    return lives is False and not (tells and lock_is_held(path / HELD))
 
 
 def _nobody_holds(path: Path) -> bool:
