@@ -10,6 +10,7 @@ from tests.agent.joined import R1
 from tests.agent.world import DEADLINE_S
 from websockets.exceptions import ConnectionClosedOK
 
+from pliant.agent import joint_head
 from pliant.agent.agent_config import PoolDevice
 from pliant.agent.host_link import HostLink
 from pliant.agent.joint_head import HeadWorkers
@@ -138,6 +139,31 @@ def test_a_part_vouches_for_no_other_that_it_reaches_the_rest() -> None:
         return await asyncio.wait_for(meeting, DEADLINE_S)
 
     assert not asyncio.run(play())
+
+
+def test_a_part_that_does_not_say_whether_it_reaches_the_others_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else all would be told to be one again at once, and again."""
+    monkeypatch.setattr(joint_head, "MEET_S", 0.05)
+    head = HeadWorkers(
+        cast(ReplicasHere, NoReplicas()),
+        send=lambda message: None,
+        refuse=lambda *why: None,
+        on_leaving=lambda notice_s: None,
+    )
+
+    async def play() -> bool:
+        met, mute = link_of(EndedConnection()), link_of(EndedConnection())
+        mute.other = NodeId("h2")
+        head.meet(met)
+        meeting = asyncio.create_task(head.bring_together([met, mute]))
+        await asyncio.sleep(0)
+        met._on_record(PartMet())
+        return await asyncio.wait_for(meeting, DEADLINE_S)
+
+    assert not asyncio.run(play())
+    assert head.unheard == ("h2",)
 
 
 class Replica:

@@ -330,7 +330,7 @@ def test_who_was_missed_is_said_again_where_it_may_not_have_been_heard(
 
 
 def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both reach the head, and their workers would wait for each other for ever."""
     monkeypatch.setattr(host_listener, "JOIN_S", 2.0)
@@ -344,6 +344,8 @@ def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
         said = [(await host.alone(2)).missed for host in hosts.hosts]
 
         assert said[0] == ()
+        apart = "h1 and h2 did not all reach each other, so this host is not one with them"
+        assert caplog.messages.count(apart) == 1
         assert said[1:] in ([("h2",), ()], [(), ("h1",)], [("h2",), ("h1",)])
         assert not any(host.facts.head for host in hosts.hosts)
         await hosts.join()

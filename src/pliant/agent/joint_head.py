@@ -56,6 +56,8 @@ class HeadWorkers:
         """Parts that have not said so far that they reach the others."""
 
         self._all_met = asyncio.Event()
+        self.unheard: tuple[NodeId, ...] = ()
+        """Parts that fell silent meanwhile, or never said whether they reach the others."""
 
     def meet(self, link: HostLink) -> None:
         """Hear from now on what is said over a link."""
@@ -72,10 +74,14 @@ class HeadWorkers:
         met = asyncio.create_task(self._all_met.wait())
         try:
             waited = {met, *ends}
-            await asyncio.wait(waited, timeout=MEET_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                waited, timeout=MEET_S, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for task in (met, *ends):
                 task.cancel()
+        late = () if done else self._awaited
+        self.unheard = tuple(one.other for one in links if one.is_silent or one.other in late)
         return self._all_met.is_set()
 
     def directory_of(self, replica: ReplicaId) -> Path | None:

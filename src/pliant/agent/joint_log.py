@@ -47,6 +47,12 @@ class JointLog:
             self._address,
         )
 
+    def say_apart(self, parts: Sequence[NodeId]) -> None:
+        """It has reached its parts, and they not each other."""
+        _log.warning(
+            "%s did not all reach each other, so this host is not one with them", in_words(parts)
+        )
+
     def say_waits(self, work: Work) -> None:
         """It still waits for others."""
         if self._has_waited:

@@ -264,7 +264,7 @@ class JoinedHost:
         try:
             links = await listener.awaited(told, workers.directory_of, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
-            if self._missed or not await workers.bring_together(links.values()) or self._is_over:
+            if self._missed or not await self._all_reach(workers, links) or self._is_over:
                 return
             for link in links.values():
                 link.say(AllJoined())
@@ -285,6 +285,14 @@ class JoinedHost:
             workers.lose(link)
         while self._replicas.names():
             await asyncio.sleep(GONE_S)
+
+    async def _all_reach(self, workers: HeadWorkers, links: dict[NodeId, HostLink]) -> bool:
+        """Have the parts reach each other; say so if they do not."""
+        if await workers.bring_together(links.values()):
+            return True
+        self._missed = workers.unheard
+        self._words.say_apart(sorted(links))
+        return False
 
     def _become(self, told: JoinHosts) -> None:
         """Be one with others, and say so."""
