@@ -105,3 +105,11 @@ def test_of_several_workers_each_has_its_lines_also_who_prints_later(
     with (logs / "r1.0.log").open("a") as log:
         log.write("f")
     assert sorted(lines) == [("r1.0", "half"), ("r1.1", "one")]
+
+
+def test_the_name_of_a_worker_of_a_job_elsewhere_steers_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command._show("r1", [("r1.\x1b[2J", "said")], as_json=False)
+
+    assert capsys.readouterr().out == "r1.\\x1b[2J | said\n"

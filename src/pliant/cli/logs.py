@@ -18,7 +18,7 @@ from pathlib import Path
 from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
-from pliant.core.printable import line_left
+from pliant.core.printable import line_left, printable
 from pliant.http.client import Caller, DistantJob
 from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
@@ -92,7 +92,7 @@ def _hosts_of(out: Path, name: str) -> list[str]:
 
 def _show(name: str, lines: Iterable[tuple[str, str]], *, as_json: bool) -> int:
     for worker, text in lines:
-        whose = "" if worker == name else f"{worker} | "
+        whose = "" if worker == name else f"{printable(worker)} | "
         said = json.dumps({"replica": worker, "line": text}) if as_json else whose + line_left(text)
         sys.stdout.write(said + "\n")
         sys.stdout.flush()
