@@ -97,6 +97,31 @@ def test_who_has_another_to_speak_for_it_looks_on(place: socket.socket) -> None:
     assert left == 0
 
 
+def test_who_has_lost_who_spoke_for_it_looks_for_as_long_as_anybody(
+    place: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its workers have written lately nobody else can tell."""
+    monkeypatch.setattr(uplink, "RETRY_S", 0.01)
+    monkeypatch.setattr(uplink, "SLOWEST_RETRY_S", 0.01)
+    began_s = last_s = time.monotonic()
+
+    def looks_on() -> bool:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - began_s > 1.0:
+            return False
+        last_s = now_s
+        return True
+
+    async def play() -> None:
+        places = at(place.getsockname()[1])
+        with pytest.raises(PermanentError, match="no coordinator at ws://127"):
+            await asyncio.wait_for(searching(places, 0.5, looks_on=looks_on).run(), timeout=20)
+
+    asyncio.run(play())
+    assert time.monotonic() - last_s >= 0.5
+
+
 @pytest.mark.parametrize("code", [1000, 1008])
 def test_what_answers_and_never_says_a_word_is_no_coordinator(
     place: socket.socket, code: int

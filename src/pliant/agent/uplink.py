@@ -121,8 +121,8 @@ class Uplink:
     ) -> None:
         """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
         answered, ``on_unfit`` why this agent is to go, ``on_join`` with which hosts it is to be
-        one; ``give_up_s``: how long a lost coordinator is looked for, and longer while it
-        ``looks_on``.  ``tls``: encrypts each connection, and is looked at anew for it.
+        one; ``give_up_s``: how long a lost coordinator is looked for, from when it ``looks_on`` no
+        longer.  ``tls``: encrypts each connection, and is looked at anew for it.
 
         Raises:
             ConfigError: the files of ``tls`` cannot be used.
@@ -241,7 +241,9 @@ class Uplink:
                 elif (fault := self._fault_of_tls(error, url)) is not None and not self._has_met:
                     refusal = PermanentError(fault)
                 failure = error
-            if clock.now_s() - last_seen_s > self._give_up_s and not self._looks_on():
+            if self._looks_on():
+                last_seen_s = clock.now_s()
+            elif clock.now_s() - last_seen_s > self._give_up_s:
                 where = " or ".join(self._tried) or "any place"
                 raise PermanentError(
                     f"no coordinator at {where}: {failure}; start it there, or give the "
