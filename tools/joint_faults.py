@@ -269,7 +269,7 @@ JOINT_FAULTS = [
         what="a part does not say which other one it does not reach",
         path="joint_node.py",
         old="        self._missed = (*peers.missed, ",
-        new="        self._missed = (",
+        new="        self._missed = (*(), ",
     ),
     _AGENT(
         what="nobody notices that the other end is silent",

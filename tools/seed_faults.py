@@ -19,6 +19,7 @@ in the fault why it is equivalent.
 from __future__ import annotations
 
 import argparse
+import ast
 import concurrent.futures
 import os
 import re
@@ -134,8 +135,14 @@ def main() -> int:
 
 def drift(fault: Fault) -> str:
     """Return why a fault can no longer be applied, or nothing."""
-    count = (ROOT / PACKAGE / fault.room / fault.path).read_text().count(fault.old)
-    return "" if count == 1 else f"{fault.rule} {fault.what}: found {count} times in {fault.path}"
+    text = (ROOT / PACKAGE / fault.room / fault.path).read_text()
+    if (count := text.count(fault.old)) != 1:
+        return f"{fault.rule} {fault.what}: found {count} times in {fault.path}"
+    try:
+        ast.parse(text.replace(fault.old, fault.new))
+    except SyntaxError as error:  # a suite that cannot import it has noticed nothing
+        return f"{fault.rule} {fault.what}: {error}"
+    return ""
 
 
 def shard(text: str) -> tuple[int, int]:
