@@ -6,10 +6,12 @@ Real sockets against a served app: what the event loop does with them is part of
 from __future__ import annotations
 
 import asyncio
+import itertools
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -201,13 +203,16 @@ def test_too_many_requests_at_once_are_told_to_come_again(monkeypatch: pytest.Mo
     play(scene)
 
 
+FREE = 40
+
+
 @pytest.fixture
 def few_descriptors() -> Iterator[int]:
-    """Let this process have few descriptors more than it has."""
+    """Let this process have few descriptors more than it has: numbers below the limit are free."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as probe:
-        limit = probe.fileno() + 40
-    yield limit
+    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in taken)
+    yield next(itertools.islice(free, FREE, None))
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
