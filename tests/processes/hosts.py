@@ -16,10 +16,7 @@ from tests.live.stage import DEADLINE_S
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 
-SCRIPT = """\
-import os, sys, threading, torch, pliant
-pliant.seed(1)
-model = torch.nn.Linear(4, 1)
+TRAINING = """\
 x = torch.randn(256, 4)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 kept = {"checkpoint": pliant.Checkpoint(sys.argv[2], every="20steps")} if len(sys.argv) > 2 else {}
@@ -33,6 +30,13 @@ with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), 
             step.stop()
     print("digest", session.committed, session.state_digest(), flush=True)
 """
+"""Of a script: all behind its model."""
+
+SCRIPT = f"""\
+import os, sys, threading, torch, pliant
+pliant.seed(1)
+model = torch.nn.Linear(4, 1)
+{TRAINING}"""
 
 CLOCK = """\
 import os, time

@@ -10,32 +10,20 @@ from typing import Any
 import psutil
 from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
-from tests.processes.hosts import alone, digests, digests_of, pliant, until
+from tests.processes.hosts import TRAINING, alone, digests, digests_of, pliant, until
 
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 
-SHARDED = """\
+SHARDED = f"""\
 import os, sys, threading, torch, pliant
 from torch.distributed.fsdp import fully_shard
 pliant.seed(1)
 mesh = pliant.mesh(shard=int(os.environ.get("WORLD_SIZE", 1)))
 model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 fully_shard(model, mesh=mesh["shard"])
-x = torch.randn(256, 4)
-kept = {"checkpoint": pliant.Checkpoint(sys.argv[2], every="20steps")} if len(sys.argv) > 2 else {}
-data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
-                    dataset=data, global_batch_size=32, micro_batch_size=4, **kept) as session:
-    for step in session.steps(int(sys.argv[1])):
-        for a, b in step:
-            step.backward(torch.nn.functional.mse_loss(model(a), b))
-        threading.Event().wait(float(os.environ.get("PACE", 0)))
-        if os.path.exists(os.environ.get("STOP_AT", "/nowhere")):
-            step.stop()
-    print("digest", session.committed, session.state_digest(), flush=True)
-"""
+{TRAINING}"""
 
 
 class Spanning:
