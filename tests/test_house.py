@@ -1,4 +1,4 @@
-"""The house: every part has its room, every name one meaning, and nothing goes round in a circle.
+"""The house: every part has its room, a name one meaning there, nothing goes round in a circle.
 
 What is known to break a rule stands in a list below; such a list may only become shorter.
 """
@@ -41,10 +41,8 @@ CROSS_MODULE_TESTS = {
 }
 """Tests beside a room of the source that are of more than one module, and of what."""
 
-PARALLEL_PARTS = {"app", "driver", "state", "values", "decide", "transitions"}
-"""Modules that several rooms have, each its own."""
-
-MOST_LINES = 400
+MOST_LINES = 600
+"""400 is where STYLE asks which room is missing; a list of modules at 399 answers nothing."""
 
 
 @cache
@@ -81,16 +79,13 @@ def test_the_tests_of_a_module_are_found_by_its_path() -> None:
     assert lost <= CROSS_MODULE_TESTS.keys(), "no module has this path: name it or list it"
 
 
-def test_a_class_or_module_has_its_name_for_itself() -> None:
+def test_a_class_has_its_name_for_itself_in_its_room() -> None:
     where = defaultdict(list)
-    for path in SOURCE.rglob("*.py"):
-        where[path.stem].append(_name_of(path))
     for name, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                where[node.name].append(name)
-    shared = {"__init__", *PARALLEL_PARTS}
-    double = {name: at for name, at in where.items() if len(at) > 1 and name not in shared}
+                where[name.partition(".")[0], node.name].append(name)
+    double = {name: at for name, at in where.items() if len(at) > 1}
 
     assert double == {}, "give each a name of its own"
 
