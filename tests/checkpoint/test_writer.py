@@ -54,7 +54,7 @@ class Told:
     def explained(self, reason: str) -> None:
         pass
 
-    def noted(self, text: str) -> None:
+    def noted(self, text: str, *, lasting: bool = False) -> None:
         self.notes.append(text)
 
 

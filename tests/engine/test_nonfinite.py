@@ -27,7 +27,7 @@ Told = tuple[list[str], list[Committed]]
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     notes: list[str] = []
     commits: list[Committed] = []
-    monkeypatch.setattr(Printer, "noted", lambda self, text: notes.append(text))
+    monkeypatch.setattr(Printer, "noted", lambda self, text, **_: notes.append(text))
     monkeypatch.setattr(Printer, "committed", lambda self, commit: commits.append(commit))
     return notes, commits
 

@@ -32,6 +32,7 @@ DOCUMENTED = {
     "hosts",
     "slow",
     "placed",
+    "warnings",
     "checkpoint",
     "checkpoint_failure",
     "pool",

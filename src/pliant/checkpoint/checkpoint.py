@@ -271,7 +271,8 @@ class Checkpoint:
                 continue
             what = f"{key} is {mine} here and {theirs[key]} in checkpoint {name}"
             if key in FREE:
-                channel.noted(f"{what}: the bits may differ from those of an undisturbed run")
+                said = f"{what}: the bits may differ from those of an undisturbed run"
+                channel.noted(said, lasting=True)
                 continue
             raise ConfigError(
                 f"{what} of {self._storage.place()}; go on with what it was, or give this run a "

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from pliant.core.counts import counted, in_words
 from pliant.core.printable import in_one_line, printable, printable_values
-from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
+from pliant.observe import joined_hosts, lasting_notes, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
@@ -91,6 +91,8 @@ def job_panel(
     rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
     if status.get("nonfinite"):
         rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
+    for said in lasting_notes.lines(status.get("warnings", ())):
+        rows.append(Text(said, style="yellow", no_wrap=not wrap, overflow="ellipsis"))
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:], wrap=wrap))
     rows.extend(Padding(Text(printable(sentence), style="dim"), (0, 0, 0, 2)) for sentence in news)

@@ -51,6 +51,7 @@ from pliant.core.exits import (
     EXIT_USAGE,
 )
 from pliant.core.job.state import JobSettings
+from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
@@ -58,6 +59,7 @@ from pliant.machine.jobs import running_jobs
 from pliant.machine.loopback import loopback
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.pools import any_pool
+from pliant.observe import lasting_notes
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
 from pliant.observe.reading import only
@@ -314,6 +316,9 @@ def attached(start: Start, *, as_json: bool) -> int:
     finally:
         if not view.board.committed and (code == EXIT_USAGE or not run_files.holds_run(out)):
             _remove(start)
+    if not as_json:
+        for warning in lasting_notes.lines(view.board.warnings):
+            console.print(in_one_line(warning), style="yellow", soft_wrap=True)
     if out.exists() and not as_json:
         console.print(f"files: {out}", soft_wrap=True)
     _say_how_to_go_on(config, view, code, quiet=as_json)

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,10 @@ class Collaborators:
         self._ledger = Ledger(_ledger_path(context), has_commits=not workers.is_follower(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
         self._attributes = ScriptAttributes(
-            attributes, objects.model, self.reporter.noted, _variables(objects, dataset)
+            attributes,
+            objects.model,
+            partial(self.reporter.noted, lasting=True),
+            _variables(objects, dataset),
         )
         self._saver = Saver(
             self.state,

@@ -56,7 +56,8 @@ class StepReports:
             self._has_said_idle = True
             self.reporter.noted(
                 f"step {step} learned nothing: no micro-batch of it had a "
-                "step.backward(...) of a weight above 0"
+                "step.backward(...) of a weight above 0",
+                lasting=True,
             )
         self._note_nonfinite(step, gradient, is_leader=decision.is_leader)
         now_s = time.monotonic()
@@ -81,7 +82,7 @@ class StepReports:
         is_time = step & (step - 1) == 0 or step % self.schedule.steps_per_epoch == 0
         if is_time and not self._has_said_unseen and (said := self.attributes.dataset.unseen()):
             self._has_said_unseen = True
-            self.reporter.noted(said)
+            self.reporter.noted(said, lasting=True)
 
     def _note_nonfinite(self, step: int, gradient: Gradient, *, is_leader: bool) -> None:
         """Say it once for steps in a row: who computed such a loss, else the leader."""

@@ -35,6 +35,7 @@ and commands by their snake_case name, and these:
     joint_nodes   see ``joined_hosts``: hosts, nodes, alone, unable; since before: joined, missed
     replicas_slow  replicas: [[one that is far slower than the others, how many times, for how many
                   seconds]], all that people hear of
+    note          replica, text; lasting: it says that results may be wrong
     metrics       step, values
     traceback     replica, text
     usage         replica, sentence

@@ -18,6 +18,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
                         are not listed
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     nonfinite           {step, what, steps, skipped}: the newest nan or inf, how many, or null
+    warnings            [{text, by (a replica), at}]: what says that results may be wrong, each once
     idle_s, waits_for   seconds since the newest commit, or null; whom the others wait for now
     steps_lost, stale   committed steps that were done again; messages of another generation
     events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
@@ -50,7 +51,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
-from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
+from pliant.observe import joined_hosts, lasting_notes, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
 from pliant.observe.placed import placed
@@ -96,6 +97,7 @@ class Board:
     max_replicas: int | None = None
     loss: float | None = None
     nonfinite: dict[str, Any] | None = None
+    warnings: list[dict[str, Any]] = field(default_factory=list)
     decision: dict[str, Any] | None = None
     apart: list[dict[str, Any]] = field(default_factory=list)
     silent: list[dict[str, Any]] = field(default_factory=list)
@@ -126,7 +128,7 @@ class Board:
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
-            case "nodes_apart" | "nodes_silent" | "replicas_slow":
+            case "nodes_apart" | "nodes_silent" | "replicas_slow" | "note":
                 self._doubt_record(record)
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
@@ -212,6 +214,7 @@ class Board:
             "replicas": [self._shown(replica) for replica in self.replicas.values()],
             "loss": self.loss if math.isfinite(self.loss or 0.0) else None,
             "nonfinite": self.nonfinite,
+            "warnings": self.warnings,
             "samples_per_s": self.samples_per_s(),
             "median_step_s": self.median_step_s(),
             "eta_s": self.eta_s(),
@@ -286,6 +289,8 @@ class Board:
                 self.apart = nodes_apart.after(record, self.apart)
             case "nodes_silent":
                 self.silent = silent_nodes.after(record, self.silent)
+            case "note":
+                self.warnings = lasting_notes.after(record, self.warnings)
             case _:
                 self.slow = slow_in(record)
 

@@ -65,6 +65,9 @@ class Noted:
     worker: int | None = None
     """Who says so, by the place in the replica; None: it has one worker."""
 
+    lasting: bool = False
+    """Results may be wrong: it is told again at the end, and in the status."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:

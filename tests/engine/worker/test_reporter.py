@@ -84,3 +84,17 @@ def test_of_several_workers_one_speaks_for_the_replica_and_all_for_themselves(
     assert link.sent[-1] == note
     assert (planned in link.sent) == (place == 0)
     assert len(link.sent) == (1 if place else 3)
+
+
+def test_alone_a_lasting_note_is_said_again_at_the_end_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printer = Printer()
+    printer.noted("a note")
+    printer.noted("'best' is 1 here", lasting=True)
+    printer.noted("'best' is 2 here", lasting=True)
+    capsys.readouterr()
+
+    printer.closed()
+
+    assert capsys.readouterr().err == "pliant: warning: 'best' is 1 here\n"

@@ -47,9 +47,9 @@ class LocalCheckpointChannel:
         """Write one line."""
         self._reporter.noted(reason)
 
-    def noted(self, text: str) -> None:
+    def noted(self, text: str, *, lasting: bool = False) -> None:
         """Write one line."""
-        self._reporter.noted(text)
+        self._reporter.noted(text, lasting=lasting)
 
 
 class FollowerCheckpointChannel(LocalCheckpointChannel):
@@ -108,6 +108,6 @@ class CoordinatorCheckpointChannel:
         """Tell people."""
         self._runtime.tell(IntervalChosen(replica=self._replica, reason=reason))
 
-    def noted(self, text: str) -> None:
+    def noted(self, text: str, *, lasting: bool = False) -> None:
         """Pass on one sentence."""
-        self._reporter.noted(text)
+        self._reporter.noted(text, lasting=lasting)

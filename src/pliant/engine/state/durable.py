@@ -117,8 +117,8 @@ class CheckpointChannel(Protocol):
     def explained(self, reason: str) -> None:
         """Say how often there will be a checkpoint, and why."""
 
-    def noted(self, text: str) -> None:
-        """Pass on one sentence for people."""
+    def noted(self, text: str, *, lasting: bool = False) -> None:
+        """Pass on one sentence for people; ``lasting``: again at the end, results may be wrong."""
 
 
 class CheckpointReader(Protocol):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.observe.lasting_notes import MAX_SHOWN, is_same
 from pliant.observe.prose import PROGRESS_S
 from pliant.wire.messages import Committed, Logged, Noted, Planned
 
@@ -28,8 +29,8 @@ class Reporter(Protocol):
     def logged(self, step: int, values: Mapping[str, float]) -> None:
         """Pass on what the script logged; called by the leader only."""
 
-    def noted(self, text: str) -> None:
-        """Pass on one sentence for people."""
+    def noted(self, text: str, *, lasting: bool = False) -> None:
+        """Pass on one sentence for people; ``lasting``: again at the end, results may be wrong."""
 
     def closed(self) -> None:
         """Say what is left to say, as the session ends."""
@@ -46,6 +47,7 @@ class Printer:
         self._monotonic = monotonic
         self._told: dict[tuple[str, ...], tuple[float, int]] = {}
         self._left: dict[tuple[str, ...], tuple[int, Mapping[str, float]]] = {}
+        self._lasting: list[str] = []
 
     def planned(self, planned: Planned) -> None:
         """Say nothing: the script's author knows."""
@@ -69,15 +71,20 @@ class Printer:
         for step, values in sorted(self._left.values(), key=lambda left: left[0]):
             self._write(step, values)
         self._left.clear()
+        for text in self._lasting[:MAX_SHOWN]:
+            self.noted(f"warning: {text}")
+        self._lasting.clear()
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         words = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
         sys.stdout.write(f"step {step}  {words}\n")
         sys.stdout.flush()
 
-    def noted(self, text: str) -> None:
+    def noted(self, text: str, *, lasting: bool = False) -> None:
         """Write one line on standard error."""
         sys.stderr.write(f"pliant: {text}\n")
+        if lasting and not any(is_same(text, known) for known in self._lasting):
+            self._lasting.append(text)
 
 
 class WireReporter:
@@ -107,10 +114,10 @@ class WireReporter:
         note = Logged(replica=self._context.replica, step=step, values=dict(values))
         self._context.link.send(note, urgent=False)
 
-    def noted(self, text: str) -> None:
+    def noted(self, text: str, *, lasting: bool = False) -> None:
         """Pass on one sentence for people."""
         context = self._context
-        note = Noted(replica=context.replica, text=text, worker=context.worker)
+        note = Noted(replica=context.replica, text=text, worker=context.worker, lasting=lasting)
         context.link.send(note, urgent=False)
 
     def closed(self) -> None:

@@ -1,0 +1,59 @@
+"""What says that results may be wrong is seen at the end, and in the status, once each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pliant.cli.screens import job_panel
+from pliant.observe import lasting_notes
+from pliant.observe.log import Record
+from pliant.observe.status import board_of
+
+DIFFERS = "the script's 'best' is 0.0 here and {} on the replicas that train: set it in the loop"
+
+
+def note(text: str, by: str = "r2", *, lasting: bool = True) -> Record:
+    return {"kind": "note", "replica": by, "text": text, "lasting": lasting, "at": 1.0}
+
+
+def told(records: list[Record]) -> list[tuple[Any, Any]]:
+    return [(one["by"], one["text"]) for one in board_of(records).as_json()["warnings"]]
+
+
+def test_only_lasting_notes_are_kept_and_each_once() -> None:
+    one, other = DIFFERS.format(0.25), DIFFERS.format("1e-3").replace("best", "ema2")
+    records = [note("hello", lasting=False), note(one), note(DIFFERS.format(17), "r3"), note(other)]
+
+    assert told(records) == [("r2", one), ("r2", other)]
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [("'x1' is 3, and 4 there", True), ("'x1' is -0.5, and nan there", False),
+     ("'x2' is 1, and 2 there", False), ("'x1' is 1, and 2 here", False)],
+)  # fmt: skip
+def test_numbers_make_no_other_note_but_names_do(other: str, is_same: bool) -> None:
+    assert lasting_notes.is_same("'x1' is 1, and 2 there", other) is is_same
+
+
+def test_their_number_is_bounded_and_what_is_left_out_is_said() -> None:
+    warnings = board_of([note("about " + "x" * length) for length in range(100)]).warnings
+
+    lines = lasting_notes.lines(warnings)
+
+    assert len(warnings) == lasting_notes.MAX_KEPT
+    assert lines[0] == "warning (r2): about "
+    assert lines[lasting_notes.MAX_SHOWN :] == ["15 more: pliant status --json"]
+
+
+def test_they_stay_over_a_resume_and_are_in_the_panel() -> None:
+    ended = {"kind": "job_ended", "exit_code": 3, "reason": "stopped"}
+    status = board_of([note("what is wrong"), ended, {"kind": "job_started"}]).as_json()
+    console = Console(width=80, record=True)
+
+    console.print(job_panel(status))
+
+    assert "warning (r2): what is wrong" in console.export_text()
