@@ -88,6 +88,18 @@ def test_who_has_the_process_id_of_one_that_is_gone_is_not_taken_for_it(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_two_that_take_a_name_at_one_moment_the_second_is_refused(tmp_path: Path) -> None:
+    record(tmp_path, "gpt", os.getppid())
+    files = RuntimeFiles.of("job", "gpt", tmp_path)
+
+    with pytest.raises(ConfigError) as caught:
+        files.write(url="http://new", token="new", out=tmp_path, is_alone=True)
+    files.remove()
+
+    assert str(caught.value) == ("a job named gpt is running already; choose another with --name")
+    assert find_job("gpt", tmp_path).url == "http://h"
+
+
 def test_a_record_that_is_written_meanwhile_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -240,6 +241,26 @@ def test_a_second_job_of_the_same_name_is_refused(tmp_path: Path) -> None:
             assert second.said().startswith("a job named job is running already")
         assert first.record_path.exists()
         first.wait_for_steps(len(first.records("commit")) + 3)
+
+
+def test_of_two_jobs_that_take_a_name_at_once_one_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (tmp_path / "state").mkdir()
+    other.mkdir()
+    (other / "state").symlink_to(tmp_path / "state")
+    with (
+        running(tmp_path, FAKE_WORKER, 10_000, 0.01, replicas=1) as one,
+        running(other, FAKE_WORKER, 10_000, 0.01, replicas=1) as two,
+    ):
+        both, waiting = (one, two), threading.Event()
+        while not any(job.process.poll() is not None for job in both):
+            assert not waiting.wait(0.02)
+        refused, goes_on = both if one.process.poll() is not None else both[::-1]
+
+        assert refused.exit_code() == 2
+        assert refused.said().startswith("a job named job is running already")
+        goes_on.wait_for_steps(3)
+        assert goes_on.record_path.exists()
 
 
 def test_a_stopped_coordinator_takes_nobody_for_silent(tmp_path: Path) -> None:

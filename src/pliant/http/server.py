@@ -154,12 +154,14 @@ async def serving(
     token: str,
     out: Path,
     tls: ServedTls | None = None,
+    is_alone: bool = False,
 ) -> AsyncIterator[None]:
-    """Serve an app, and let others on this machine find it meanwhile."""
+    """Serve an app, and let others on this machine find it meanwhile; see ``RuntimeFiles``."""
     own = None if tls is None else tls.files
     try:
         async with answering(app, sock, tls):
-            files.write(url=url_of(sock, tls), token=token, out=out, tls=own)
+            url = url_of(sock, tls)
+            files.write(url=url, token=token, out=out, tls=own, is_alone=is_alone)
             yield
     finally:
         files.remove()

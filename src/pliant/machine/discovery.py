@@ -135,11 +135,21 @@ class RuntimeFiles:
         """Return those of a job or a pool whose record lies there."""
         return cls(kind, directory / f"{name}.json", directory / f"{name}.token")
 
-    def write(self, *, url: str, token: str, out: Path, tls: TlsFiles | None = None) -> None:
+    def write(
+        self,
+        *,
+        url: str,
+        token: str,
+        out: Path,
+        tls: TlsFiles | None = None,
+        is_alone: bool = False,
+    ) -> None:
         """Write the token, for this user only, and then the record that points to it.
 
+        ``is_alone``: of several that take the name at one moment the first has it.
+
         Raises:
-            ConfigError: the state directory cannot be written.
+            ConfigError: the state directory cannot be written, or another has the name.
         """
         values = {
             self.kind: self.record.stem,
@@ -152,6 +162,8 @@ class RuntimeFiles:
         try:
             self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with alone_in(self.record.parent, within_s=WRITE_S):
+                if is_alone:
+                    self._refuse_second()
                 replace_file(self.token, token.encode(), mode=PRIVATE)
                 replace_file(self.record, json.dumps(values).encode(), mode=PRIVATE)
                 if not self.token.exists():  # it was swept where there are no locks
@@ -159,6 +171,11 @@ class RuntimeFiles:
         except OSError as error:
             sentence = f"{self.record.parent} cannot be written: {error.strerror}"
             raise ConfigError(sentence) from error
+
+    def _refuse_second(self) -> None:
+        found = _read(self.kind, self.record)
+        if found is not None and found.lives and found.mark != ProcessMark.own():
+            raise name_taken(self.kind, self.record.stem)
 
     def remove(self) -> None:
         """Remove what ``write`` wrote, if it is still this process's."""
@@ -178,6 +195,11 @@ def served(kind: str, directory: Path) -> list[Served]:
             if is_alone:  # else whoever looks next removes them
                 _sweep(kind, directory, stale)
     return sorted(found, key=lambda one: (one.started, one.name))
+
+
+def name_taken(kind: str, name: str) -> ConfigError:
+    """Return what is said to who gives a job or a pool the name of one that runs."""
+    return ConfigError(f"a {kind} named {name} is running already; choose another with --name")
 
 
 class NotRunningError(ConfigError):

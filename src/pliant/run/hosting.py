@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pliant.core.commands import EndJob
 from pliant.core.errors import (
-    ConfigError,
     ConflictError,
     NotBegunError,
     PermanentError,
@@ -35,7 +34,7 @@ from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.control_tls import ServedTls
-from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.discovery import RuntimeFiles, name_taken
 from pliant.machine.event_loop import aside, on_signals
 from pliant.machine.jobs import running_jobs
 from pliant.machine.out_of_memory import oom_kills
@@ -204,7 +203,11 @@ async def hosted(
     with contextlib.closing(log), contextlib.closing(sock), signals:
         await _begun(driver.begin(is_asked=is_asked and not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
-            async with serving(app, sock, files, token=token, out=config.out, tls=tls):
+            is_alone = not is_apart  # a coordinator may follow one of its job that hangs
+            found = serving(
+                app, sock, files, token=token, out=config.out, tls=tls, is_alone=is_alone
+            )
+            async with found:
                 said = _end_of_the_last(driver.board)
                 _log_start(log, config, url, follows=follows, room=room)
                 if said is not None:
@@ -327,7 +330,7 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
     """Make sure that no job of this name runs, unless its files lie in ``besides``."""
     for job in running_jobs(records):
         if job.name == name and (besides is None or job.out != besides.absolute()):
-            raise ConfigError(f"a job named {name} is running already; choose another with --name")
+            raise name_taken("job", name)
 
 
 def _interrupts(
