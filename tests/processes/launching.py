@@ -142,6 +142,7 @@ def running(
     name: str = "job",
     warm: bool = False,
     forked: bool | None = None,
+    cwd: Path | None = None,
     **options: Any,
 ) -> Iterator[RunningJob]:
     """Run a job; at the end nothing of it may live, whatever the test did.
@@ -157,7 +158,7 @@ def running(
     server: Server = "forked" if forked else "warm" if warm else "cold"
     job = arguments(directory, *command, name=name, server=server, **options)
     with stage(forked=forked) as here:
-        process = here.start(RUN_JOB, job, out=said, environment=environment(directory))
+        process = here.start(RUN_JOB, job, cwd=cwd, out=said, environment=environment(directory))
         yield RunningJob(process, name, directory, here)
 
 

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pliant.checkpoint.dcp.manifest import Manifest, digest_of
 from pliant.engine.state.durable import Facts
+from pliant.engine.worker.script_files import text_of
 
 PLACE = "<checkpoints>"
 """Stands for the place of the checkpoints where a script was given it as an argument."""
@@ -117,10 +118,8 @@ def _without_place(word: str, place: str) -> str:
 
 
 def _digest(script: str) -> str:
-    try:
-        return digest_of(Path(script).read_bytes())
-    except OSError:
-        return ""
+    text = text_of(Path(script).absolute())
+    return digest_of(text) if text else ""
 
 
 def _words(arguments: Sequence[str]) -> str:

@@ -50,6 +50,9 @@ CONDENSED = "ledger.snapshot"
 CONDENSING_LOCK = "ledger.lock"
 """Locked by who writes that."""
 
+INPUTS = "inputs"
+"""Directory: what the script was, read and wrote, for each process that has run the job."""
+
 LOGS = "logs"
 """Directory: what workers and fork servers print."""
 

@@ -31,6 +31,7 @@ from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
 from pliant.engine.protocol.link import Link
+from pliant.engine.record import places
 from pliant.engine.worker import environment_reads, script_errors, script_files
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
@@ -368,7 +369,8 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # a pipe, but people follow it
-    return staged_main(assignment.work.command)
+    kept = places.of_life(assignment) / places.TEXTS if assignment.pid else None
+    return staged_main(assignment.work.command, kept)
 
 
 # --- the end -----------------------------------------------------------------

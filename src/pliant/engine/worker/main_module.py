@@ -18,17 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.errors import ConfigError
+from pliant.engine.record import texts
 from pliant.engine.worker import script_files
 from pliant.machine.named_modules import module_of
 
 
-def staged_main(command: Sequence[str]) -> tuple[types.ModuleType, types.CodeType]:
+def staged_main(
+    command: Sequence[str], kept: Path | None = None
+) -> tuple[types.ModuleType, types.CodeType]:
     """Make this process look as if python had started a command; return its main module and code.
+
+    Args:
+        command: the script, or ``-m`` and a module, with its arguments.
+        kept: where the texts of the script's files are kept that the run began with.
 
     Raises:
         ConfigError: what is to be run cannot be read.
     """
     named = module_of(command)
+    if kept is not None:
+        texts.keep(kept)
     first = os.path.realpath(command[0]) if named is None else os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(first))  # noqa: PTH120
@@ -41,17 +50,17 @@ def staged_main(command: Sequence[str]) -> tuple[types.ModuleType, types.CodeTyp
     sys.modules["__main__"] = module
     if named is None:
         sys.argv = list(command)
-        return module, _read_script(command[0], module)
+        return module, _read_script(command[0], module, kept)
     sys.argv = [command[0], *command[2:]]  # while the module is looked for
     return module, _read_module(named, module)
 
 
-def _read_script(script: str, module: types.ModuleType) -> types.CodeType:
+def _read_script(script: str, module: types.ModuleType, kept: Path | None) -> types.CodeType:
     path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     try:
-        source = Path(path).read_bytes()
+        source = texts.read(path, kept)
     except OSError as error:
         raise ConfigError(f"cannot read the script {script}: {error.strerror}") from error
     return compile(source, path, "exec", dont_inherit=True)

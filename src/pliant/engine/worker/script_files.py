@@ -32,6 +32,9 @@ _MAX_BYTES = 4 << 20
 _taken: list[str] = []
 """What is the user's own wherever it lies."""
 
+_texts: dict[str, bytes] = {}
+"""What files held as they were loaded, where that is known: they may have been edited since."""
+
 
 class Place(NamedTuple):
     """A line of a file of the user's."""
@@ -105,17 +108,23 @@ def own_files() -> list[Path]:
 
 
 def own_modules() -> dict[str, str]:
-    """Return what tells each module that the script has imported from others of its name.
+    """Return what tells the script, by its file, and each module that it has imported from others
+    of its name.
 
-    The script itself is not among them, nor what a package makes while it runs, as torch does.
+    What a package makes while it runs, as torch does, is not among them.
     """
-    found = {}
+    main = _source_of(sys.modules.get("__main__"))
+    found = {Path(main).name: _digest(main)} if main in _texts else {}
     for name, module in sys.modules.copy().items():
         path = _source_of(module)
         package = _source_of(sys.modules.get(name.partition(".")[0]))
         if name not in _OF_A_HOST and path and (not package or is_own(package)) and is_own(path):
-            found[name] = hashlib.sha256(text_of(Path(path))).hexdigest()[:12]
+            found[name] = _digest(path)
     return found
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(text_of(Path(path))).hexdigest()[:12]
 
 
 def _source_of(module: ModuleType | None) -> str:
@@ -123,8 +132,19 @@ def _source_of(module: ModuleType | None) -> str:
     return path if isinstance(path, str) and path.endswith(".py") else ""
 
 
+def take_text(path: str, text: bytes) -> None:
+    """Remember what a file held as it was loaded."""
+    _texts[path] = text
+
+
 def text_of(path: Path) -> bytes:
-    """Return what a file holds; nothing if that cannot be known."""
+    """Return what a file held as it was loaded, else what it holds; nothing if none can tell."""
+    text = _texts.get(str(path))
+    return text_on_disk(path) if text is None else text
+
+
+def text_on_disk(path: Path) -> bytes:
+    """Return what a file holds now; nothing if that cannot be known."""
     try:
         with path.open("rb") as file:
             return file.read(_MAX_BYTES)
