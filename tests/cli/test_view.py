@@ -546,9 +546,24 @@ def test_an_audit_says_whether_samples_or_draws_were_counted() -> None:
 
     assert plain.startswith("every sample counted exactly once\n0 committed steps, 3 samples,")
     assert drawn.splitlines()[0] == "every draw counted exactly once"
+    assert "not covered: what the script carries from one micro-batch to the next" in plain
     assert "gave the order: it may draw a sample several times" in drawn
     assert "3 draws," in drawn
     assert "\x1b" not in drawn
+
+
+def test_the_headline_of_an_audit_counts_samples_without_a_backward() -> None:
+    spent = goodput_of([])
+    passed = Audit(committed_samples=640, unused_samples=16)
+    failed = Audit(committed_samples=640, unused_samples=1, problems=["a problem"])
+
+    first, one = (
+        audit_text(found, spent, "out").plain.splitlines()[0] for found in (passed, failed)
+    )
+
+    why = "in no gradient (no step.backward, or one of weight 0)"
+    assert first == f"every sample handed out exactly once, 16 samples {why}"
+    assert one == f"1 problem found, 1 sample {why}"
 
 
 @pytest.mark.parametrize(("workers", "said"), [(None, False), (1, False), (4, True)])

@@ -584,12 +584,18 @@ def test_a_step_uses_weights_as_they_are_under_an_autocast_around_all_steps() ->
     assert run(looks=True) == run(looks=False)
 
 
-def test_a_loop_that_learns_nothing_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_that_learns_nothing_is_told_once_and_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pliant.Session(**small()) as session:
         for step in session.steps(3):
             for _ in step:
                 pass
-    assert capsys.readouterr().err.count("learned nothing: no micro-batch of it had a step.") == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if "step.backward" in line]
+    said = (
+        "step 0 learned nothing: no micro-batch of it had a step.backward(...) of a weight above 0"
+    )
+    assert told == [f"pliant: {said}", f"pliant: warning: {said}"]
 
 
 def test_log_writes_one_line_when_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -317,20 +317,23 @@ def _of(total: int | None) -> str:
 
 def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
     """Say what an audit found, and where the time went."""
-    text = Text()
+    text, what, unused = Text(), "draw" if audit.sampler else "sample", ""
+    if audit.unused_samples:
+        few = counted(audit.unused_samples, what)
+        unused = f", {few} in no gradient (no step.backward, or one of weight 0)"
     if audit.exactly_once:
-        what = "draw" if audit.sampler else "sample"
-        text.append(f"every {what} counted exactly once", style="bold green")
+        verb, style = ("handed out", "yellow") if unused else ("counted", "green")
+        text.append(f"every {what} {verb} exactly once{unused}", style=f"bold {style}")
         if audit.sampler:
             text.append(
                 f"\n{printable(audit.sampler)} gave the order: it may draw a sample several times, "
                 "or not at all"
             )
     else:
-        text.append(f"{counted(len(audit.problems), 'problem')} found", style="bold red")
+        text.append(f"{counted(len(audit.problems), 'problem')} found{unused}", style="bold red")
     text.append(
         f"\n{counted(audit.committed_steps, 'committed step')},"
-        f" {counted(audit.committed_samples, 'draw' if audit.sampler else 'sample')},"
+        f" {counted(audit.committed_samples, what)},"
         f" {counted(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
         f" {counted(audit.uncommitted, 'slot')} computed but not committed"
         + (
@@ -338,13 +341,10 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
             * bool(audit.superseded)
         )
         + (
-            f"; {counted(audit.unused_samples, 'sample')} without a backward"
-            * bool(audit.unused_samples)
-        )
-        + (
             f"; {counted(audit.condensed_steps, 'step')} audited while the run went on"
             * bool(audit.condensed_steps)
         )
+        + "\nnot covered: what the script carries from one micro-batch to the next (pliant check)"
         + f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
         f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
         f" {spent.productive:.1%} productive"

@@ -1,7 +1,7 @@
 """Step reports: what a replica says of the steps that it commits.
 
-Owns what is said of each, and what is said once: a nan or inf, a step that learned nothing, a
-dataset that cannot be looked into.  Must not know how a step comes about.
+Owns what is said of each, and what is said once: a nan or inf, what had no backward, a dataset that
+cannot be looked into.  Must not know how a step comes about.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StepReports:
     on_nonfinite: str
 
     def __post_init__(self) -> None:
-        self._has_said_idle = False
+        self._has_said_idle = self._has_said_passed_over = False
         self._was_nonfinite = False
         self._has_said_unseen = False
         self.begin()
@@ -57,6 +57,14 @@ class StepReports:
             self.reporter.noted(
                 f"step {step} learned nothing: no micro-batch of it had a "
                 "step.backward(...) of a weight above 0",
+                lasting=True,
+            )
+        elif self.slots.passed_over and not (self._has_said_idle or self._has_said_passed_over):
+            self._has_said_passed_over = True
+            self.reporter.noted(
+                f"step.backward was not called for {self.slots.passed_over} of step {step}: these "
+                "samples are in no gradient. If the script passed over an error, let that end it: "
+                "the replica is replaced, and the step is done with all samples",
                 lasting=True,
             )
         self._note_nonfinite(step, gradient, is_leader=decision.is_leader)

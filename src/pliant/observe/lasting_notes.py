@@ -17,7 +17,7 @@ MAX_KEPT = 20
 MAX_SHOWN = 5
 """In the closing lines, and in a panel."""
 
-_NUMBER = re.compile(r"(?<![\w'])[-+]?[\d.]\S*(?<![,;:])")
+_NUMBERS = re.compile(r"(?<![\w'])([-+]?[\d.][^\s,;:)]*(, )?)+")
 """Replicas that say the same of other values say it once; digits in quoted names count."""
 
 
@@ -33,7 +33,7 @@ def after(record: Record, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def is_same(text: str, other: str) -> bool:
     """Whether two notes differ at most in the numbers that they name."""
-    return _NUMBER.sub("#", text) == _NUMBER.sub("#", other)
+    return _NUMBERS.sub("#", text) == _NUMBERS.sub("#", other)
 
 
 def lines(notes: Sequence[dict[str, Any]]) -> list[str]:

@@ -148,6 +148,8 @@ class Slots:
         self._launched = 0
         self.nonfinite = ""
         """The first slot of this attempt whose loss here is nan or inf, in words; or empty."""
+        self.passed_over = ""
+        """The first slot of this attempt that had no backward here, in words; or empty."""
         self.slot_us = UNKNOWN_US
         """How long what is computed at once took here, in the newest whole attempt."""
         self._began_s = 0.0
@@ -161,7 +163,7 @@ class Slots:
         self._left = positions(attempt.nodes)
         self._ready = [False] * self._sums.num_buckets
         self._launched = 0
-        self.nonfinite = ""
+        self.nonfinite = self.passed_over = ""
         self._began_s, self._entered = time.monotonic(), 0
         self._buffers.begin()
         self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
@@ -254,8 +256,7 @@ class Slots:
     def _end_backward(self, slot: _OpenSlot, loss: float) -> None:
         slot.loss = loss
         if not math.isfinite(slot.loss) and not self.nonfinite:
-            samples = textwrap.shorten(", ".join(map(str, slot.request.samples)), 100)
-            self.nonfinite = f" in micro-batch {slot.request.slot} (samples {samples})"
+            self.nonfinite = f" in {_named(slot)}"
 
     def give_up(self) -> None:
         """Forget this attempt; buffers have their values of the step's start again."""
@@ -322,6 +323,8 @@ class Slots:
         attempt = self._current()
         if not is_own:
             return
+        if not slot.has_backward and not self.passed_over:
+            self.passed_over = _named(slot)
         self._ledger.slot(
             lineage=attempt.lineage,
             step=attempt.step,
@@ -379,6 +382,11 @@ class Slots:
             probe.at("bucket", attempt.step)
             attempt.launch(self._launched, self._sums.partials(self._launched))
             self._launched += 1
+
+
+def _named(slot: _OpenSlot) -> str:
+    samples = textwrap.shorten(", ".join(map(str, slot.request.samples)), 100)
+    return f"micro-batch {slot.request.slot} (samples {samples})"
 
 
 def _checked_weight(weight: float | None, samples: int) -> float:
