@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from pliant.cli.terminal import PlainConsole
 from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.processes import ProcessMark
 from pliant.observe.run_index import RunIndex, RunOutcome
-from pliant.observe.runs import known_runs
+from pliant.observe.runs import find_resumable, known_runs
 
 Captured = pytest.CaptureFixture[str]
 
@@ -181,19 +182,47 @@ def test_a_refusal_that_a_job_ended_with_is_not_among_its_last_words(
     assert "last words" not in capsys.readouterr().out
 
 
-def test_with_several_running_status_lists_them(state: StateDirectory, capsys: Captured) -> None:
-    for name in ("a", "b"):
-        begun(state, name, ProcessMark.own())
-        files = RuntimeFiles.of("job", name, state.jobs)
-        files.write(url="http://127.0.0.1:9", token="t", out=Path("runs") / name)
-    begun(state, "ended", gone())
+def test_every_command_is_about_the_run_of_this_directory_then_the_newest(
+    state: StateDirectory, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for at, name in enumerate(("old", "new")):
+        run = begun(state, name, gone(), kept=5)
+        os.utime(run.out / "events.jsonl", (at + 1.0,) * 2)
+
+    for here, meant in ((tmp_path, "new"), (tmp_path / "runs" / "old", "old")):
+        monkeypatch.chdir(here)
+        assert find_resumable(None, state).name == meant
+        for command in ("status", "audit", "explain"):
+            code_of([command])
+            said = capsys.readouterr()
+            assert command == "explain" or meant in said.out
+            assert said.err == ""
+
+
+def test_status_says_who_else_runs(state: StateDirectory, capsys: Captured) -> None:
+    begun(state, "ended", gone(), kept=5)
+    files = RuntimeFiles.of("job", "other", state.jobs)
+    files.write(url="http://127.0.0.1:9", token="t", out=Path("/elsewhere"))
 
     assert code_of(["status"]) == 0
 
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [["a", "training"], ["b", "training"]]
-    assert code_of(["status", "--json"]) == 2
-    assert "say which with --job: a (in " in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "killed" in said.out
+    assert said.err == "also running: other (pliant status --job NAME)\n"
+
+
+@pytest.mark.parametrize("told", ["the terminal was closed", "SIGTERM came"])
+def test_a_run_that_was_killed_as_it_stopped_says_what_had_told_it_to(
+    state: StateDirectory, capsys: Captured, told: str
+) -> None:
+    run = begun(state, "gpt", gone(), kept=5)
+    note = {"v": 1, "at": 9.0, "job": "gpt", "kind": "note", "text": f"{told}; to go on: ..."}
+    with (run.out / "events.jsonl").open("a") as log:
+        log.write(json.dumps(note) + "\n")
+
+    assert code_of(["status"]) == 0
+
+    assert f"had been told to stop: {told}" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("command", ["explain", "logs", "audit"])

@@ -375,12 +375,6 @@ RUNS = [
         command="resume a --job b",
     ),
     Refusal(
-        sentence="several jobs can go on, say which: a, b",
-        when="`pliant resume` finds several",
-        instead="`pliant resume a`",
-        proof="tests/observe/test_runs.py::test_among_several_that_can_go_on_it_asks_which",
-    ),
-    Refusal(
         sentence="job gpt: finished after 9 steps; nothing is left to do",
         when="`pliant resume` names a job that cannot go on; the sentence says why",
         instead="what the sentence says",
@@ -463,12 +457,6 @@ RUNS = [
 ]
 
 JOBS = [
-    Refusal(
-        sentence="several jobs are running, say which with --job: a (in runs/a), b (in runs/b)",
-        when="a command could mean any of them",
-        instead="`--job a`",
-        proof="tests/machine/test_jobs.py::test_among_several_it_asks_which",
-    ),
     Refusal(
         sentence="job gpt does not run: killed after 7 steps (pliant resume gpt)",
         when="`--job` names one that has ended",

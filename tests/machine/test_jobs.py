@@ -48,18 +48,21 @@ def test_without_a_job_it_says_how_to_start_one(tmp_path: Path) -> None:
     assert str(caught.value) == "no job is running; start one with pliant run"
 
 
-def test_among_several_it_asks_which(tmp_path: Path) -> None:
+def test_among_several_the_one_of_this_directory_is_meant_then_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record(tmp_path, "late", os.getpid(), started=2.0)
     record(tmp_path, "early", os.getpid(), started=1.0)
 
-    with pytest.raises(ConfigError) as caught:
-        find_job(None, tmp_path)
-
-    assert str(caught.value) == (
-        "several jobs are running, say which with --job: "
-        "early (in /runs/early), late (in /runs/late)"
-    )
-    assert find_job("late", tmp_path).name == "late"
+    assert find_job(None, tmp_path).name == "late"
+    assert find_job("early", tmp_path).name == "early"
+    path = tmp_path / "early.json"
+    values = json.loads(path.read_text()) | {"out": str(tmp_path / "runs" / "early")}
+    path.write_text(json.dumps(values))
+    for here in (tmp_path, tmp_path / "runs" / "early" / "logs"):
+        here.mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(here)
+        assert find_job(None, tmp_path).name == "early"
 
 
 def test_a_name_that_does_not_run_is_refused_with_those_that_do(tmp_path: Path) -> None:

@@ -205,10 +205,10 @@ def test_of_several_of_one_name_the_newest_is_meant_and_the_others_by_their_dire
 
     assert [run.out for run in runs] == [new.out, moved]
     assert [how_to_go_on(run, known_runs(state)) for run in runs] == [
-        "pliant resume gpt",
+        f"pliant resume {new.out}",  # a name alone would mean one of them, by the directory
         f"pliant resume {moved}",
     ]
-    assert find_run("gpt", None, state) == new.out
+    assert find_run("gpt", None, state) == find_resumable("gpt", state) == new.out
 
 
 def test_a_coordinator_that_was_killed_is_not_resumed_while_its_replicas_may_train(
@@ -253,12 +253,12 @@ def test_what_cannot_go_on_says_why(state: StateDirectory, outcome: RunOutcome, 
         find_running(None, state)
 
 
-def test_among_several_that_can_go_on_it_asks_which(state: StateDirectory) -> None:
-    begun(state, "a", gone(), kept=5)
-    begun(state, "b", gone(), kept=5)
+def test_among_several_that_can_go_on_the_newest_is_meant(state: StateDirectory) -> None:
+    a, b = (begun(state, name, gone(), kept=5) for name in ("a", "b"))
+    os.utime(a.out / "events.jsonl", (9e9, 9e9))
 
-    with pytest.raises(ConfigError, match=r"several jobs can go on, say which: [ab], [ab]"):
-        find_resumable(None, state)
+    assert find_resumable(None, state) == a.out
+    assert find_resumable("b", state) == b.out
     with pytest.raises(ConfigError, match="x is neither a run's directory nor a job that waits"):
         find_resumable("x", state)
     with pytest.raises(ConfigError, match="no job named x is running or has ended; known: "):

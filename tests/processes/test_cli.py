@@ -144,7 +144,7 @@ def test_stopping_ends_with_3_and_a_clean_ledger(home: Path) -> None:
     audit = pliant_afresh(home, "audit", "--json")
     assert audit.returncode == 0, audit.stdout
     assert json.loads(audit.stdout)["samples_exactly_once"] is True
-    assert "no job is running; train: stopped after " in pliant_afresh(home, "status").stderr
+    assert "stopped on request after " in pliant_afresh(home, "status").stdout
     ended = json.loads(
         pliant_afresh(home, "status", "--job", "train", "--json", cwd=Path("/")).stdout
     )

@@ -22,6 +22,7 @@ from pliant.cli.help_pages import CommandGroup
 from pliant.cli.names import replica_names, worker_names
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
+from pliant.cli.terminal import say_aside
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
@@ -38,7 +39,7 @@ from pliant.observe.history import History, read_history
 from pliant.observe.placed import placed, placed_line
 from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.reading import every, left
-from pliant.observe.runs import find_ended, find_run, find_running, goes_on, known_runs
+from pliant.observe.runs import find_ended, find_run, find_running, goes_on
 from pliant.observe.slow_replicas import slow_line
 
 AUDIT_S = 660.0
@@ -62,12 +63,18 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     if out is not None:
         return run_list.show_of(_run_of(job, out), as_json=as_json)
     running = running_jobs(state.jobs)
-    if job is None and len(running) > 1 and not as_json:
-        runs = known_runs(state)
-        return run_list.show_runs([run for run in runs if run.is_running], runs)
-    if job is not None and all(one.name != job for one in running):
-        return run_list.show_ended(find_ended(job, state), as_json=as_json)
-    return show_status(job, as_json=as_json)
+    meant = _run_of(job, None).absolute()
+    of_it = next((one.name for one in running if one.out == meant), None)
+    if of_it is not None:
+        show_status(of_it, as_json=as_json)
+    elif job is not None:
+        run_list.show_ended(find_ended(job, state), as_json=as_json)
+    else:
+        run_list.show_of(meant, as_json=as_json)
+    others = [one.name for one in running if one.name != of_it]
+    if job is None and others and not as_json:
+        say_aside(f"also running: {', '.join(others)} (pliant status --job NAME)")
+    return EXIT_OK
 
 
 @from_any_host
@@ -312,7 +319,13 @@ def ask_job(
 
 def job_caller(job: JobPlace) -> Caller:
     """Return what asks a job, here or elsewhere."""
-    return Caller(job if isinstance(job, DistantJob) else find_running(job, state_directory()))
+    if isinstance(job, DistantJob):
+        return Caller(job)
+    state = state_directory()
+    found = find_running(job, state)
+    if job is None and len(running_jobs(state.jobs)) > 1:
+        say_aside(f"of several running jobs this is {found.name}, in {found.out} (--job NAME)")
+    return Caller(found)
 
 
 def show_status(job: JobPlace, *, as_json: bool) -> int:

@@ -213,16 +213,16 @@ def the_one(
     *,
     none_at_all: Callable[[], str],
     not_that_one: str,
-    told_apart: Callable[[Served], str] = lambda one: one.name,
+    choose: Callable[[list[Served]], Served] | None = None,
 ) -> Served:
     """Return the job, or the pool, of ``found`` that is meant; without a name the only one.
 
     ``none_at_all`` says that none runs, ``not_that_one`` what to do if one was named then,
-    ``told_apart`` tells one from others.
+    ``choose`` takes one of several where none was named.
 
     Raises:
         NotRunningError: none runs, or none has that name.
-        ConfigError: several do and none was named.
+        ConfigError: several do, none was named, and nothing chooses.
     """
     names = ", ".join(one.name for one in found)
     if name is not None:
@@ -233,10 +233,9 @@ def the_one(
         raise NotRunningError(f"no {kind} named {name} is running; {others}")
     if not found:
         raise NotRunningError(none_at_all())
-    if len(found) > 1:
-        listed = ", ".join(map(told_apart, found))
-        raise ConfigError(f"several {kind}s are running, say which with --{kind}: {listed}")
-    return found[0]
+    if len(found) > 1 and choose is None:
+        raise ConfigError(f"several {kind}s are running, say which with --{kind}: {names}")
+    return found[0] if choose is None else choose(found)
 
 
 @contextmanager

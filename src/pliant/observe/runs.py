@@ -1,14 +1,14 @@
 """Every run of this user here, running or not: what it came to, and how it can go on.
 
 Owns what is concluded from the index of runs, the processes that live and the logs of runs; and
-which run a command is about.  Knows nothing of how it is shown.
+which run a command is about: by ``machine.jobs.meant``.  Knows nothing of how it is shown.
 
 A run whose processes are gone and that has not said how it ended was killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.machine import run_files
 from pliant.machine.discovery import Served, StateDirectory
-from pliant.machine.jobs import NONE_RUNNING, find_job, running_jobs
+from pliant.machine.jobs import NONE_RUNNING, find_job, meant, running_jobs
 from pliant.machine.locks import lock_is_held
-from pliant.machine.processes import ProcessMark
+from pliant.machine.out_of_memory import oom_kills
+from pliant.machine.processes import ProcessMark, machine_id
 from pliant.observe.history import read_history
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
@@ -90,7 +91,7 @@ def run_in(out: Path) -> KnownRun:
         job=board.job,
         out=out.absolute(),
         began_at=float(board.about.get("at") or 0.0),
-        outcome=_concluded(outcome, mark, is_over=ended_at is not None),
+        outcome=_concluded(outcome, mark, board, is_over=ended_at is not None),
         ended_at=ended_at,
     )
 
@@ -115,7 +116,7 @@ def status_of(run: KnownRun, board: Board) -> dict[str, Any]:
 def find_run(name: str | None, out: Path | None, state: StateDirectory) -> Path:
     """Return the output directory that is meant: ``out``, or that of a job, which may have ended.
 
-    Without either, that of the only running job, else the newest run below ``runs/`` here.
+    Of a name the one that runs.  Else, and without a name, what ``meant`` says.
 
     Raises:
         ConfigError: there is none.
@@ -124,12 +125,26 @@ def find_run(name: str | None, out: Path | None, state: StateDirectory) -> Path:
         if not run_files.holds_run(out):
             raise ConfigError(f"{out} holds no run: it has no {run_files.EVENTS}")
         return out
-    running = running_jobs(state.jobs)
-    if name is None and not running and (newest := run_files.newest_run()) is not None:
-        return newest
-    if name is None or any(job.name == name for job in running):
+    if name is None:
+        found = [run for run in known_runs(state) if run.has_its_files]
+        places = [*_unknown_here(found), *_by_age(found)]
+        return meant(places) if places else find_running(None, state).out
+    if any(job.name == name for job in running_jobs(state.jobs)):
         return find_running(name, state).out
     return find_ended(name, state).out
+
+
+def _by_age(runs: Iterable[KnownRun]) -> list[Path]:
+    """Return their directories, the newest last: one that runs is newer than any that ended."""
+    ages = {run.out: (run.is_running, run.ended_at or run.began_at) for run in runs}
+    return sorted(ages, key=ages.__getitem__)
+
+
+def _unknown_here(runs: Sequence[KnownRun]) -> list[Path]:
+    """Return the newest run below ``runs/`` here if it is none of these: the index forgets."""
+    newest = run_files.newest_run()
+    is_known = newest is None or any(run.out == newest.absolute() for run in runs)
+    return [] if is_known or newest is None else [newest]
 
 
 def find_running(name: str | None, state: StateDirectory) -> Served:
@@ -146,7 +161,7 @@ def find_running(name: str | None, state: StateDirectory) -> Served:
 
 
 def find_ended(name: str, state: StateDirectory) -> KnownRun:
-    """Return the newest run of a name, whose files are still there.
+    """Return the run of a name that is meant, whose files are still there.
 
     Raises:
         ConfigError: there is none.
@@ -157,39 +172,39 @@ def find_ended(name: str, state: StateDirectory) -> KnownRun:
         known = ", ".join(dict.fromkeys(run.job for run in runs))
         instead = f"known: {known}" if known else "none is; start one with pliant run"
         raise ConfigError(f"no job named {name} is running or has ended; {instead}")
-    run = named[0]
+    run = _of_name(named)
     if not run.has_its_files:
         why = f": {run.outcome.reason}" if run.outcome.reason else ""
         raise ConfigError(f"job {name}: {run.came_to}{why}; its files are no longer in {run.out}")
     return run
 
 
+def _of_name(named: Sequence[KnownRun]) -> KnownRun:
+    """Return the one that is meant of several of a name, of those that have files if any has."""
+    by_place = {run.out: run for run in named if run.has_its_files}
+    return by_place[meant(_by_age(by_place.values()))] if by_place else named[0]
+
+
 def find_resumable(which: str | None, state: StateDirectory) -> Path:
-    """Return the directory of the run to resume: named, or the only one that waits, or here.
+    """Return the directory of the run to resume: named, or the one that is meant.
 
     Raises:
-        ConfigError: there is none, or several wait.
+        ConfigError: there is none.
     """
     if which is not None and run_files.holds_run(Path(which)):
         return Path(which)
-    runs = _newest_of_each_name(known_runs(state))
-    waiting = {run.job: run.out for run in runs if run.is_resumable}
-    names = ", ".join(waiting)
-    if which is not None:
-        if which in waiting:
-            return waiting[which]
-        for run in runs:
-            if run.job == which:
-                raise ConfigError(f"job {which}: {_why_not_resumed(run)}")
-        known = names or "none does"
-        raise ConfigError(f"{which} is neither a run's directory nor a job that waits ({known})")
-    if len(waiting) > 1:
-        raise ConfigError(f"several jobs can go on, say which: {names}")
-    if waiting:
-        return waiting.popitem()[1]
-    if (newest := run_files.newest_run()) is None:
-        raise ConfigError("there is no run to resume here; name its directory")
-    return newest
+    runs = known_runs(state)
+    waiting = [run for run in runs if run.is_resumable]
+    if which is None:
+        if not (places := [*_unknown_here(runs), *_by_age(waiting)]):
+            raise ConfigError("there is no run to resume here; name its directory")
+        return meant(places)
+    if named := [run for run in runs if run.job == which]:
+        if not (run := _of_name(named)).is_resumable:
+            raise ConfigError(f"job {which}: {_why_not_resumed(run)}")
+        return run.out
+    known = ", ".join(dict.fromkeys(run.job for run in waiting)) or "none does"
+    raise ConfigError(f"{which} is neither a run's directory nor a job that waits ({known})")
 
 
 def none_running(state: StateDirectory) -> str:
@@ -209,8 +224,8 @@ def how_to_go_on(run: KnownRun, runs: Sequence[KnownRun] = ()) -> str:
     if run.is_running:
         return f"pliant status --job {run.job}"
     if run.is_resumable:
-        newest = next((other for other in runs if other.job == run.job), None)
-        return f"pliant resume {run.job if newest and newest.out == run.out else run.out}"
+        alike = [other for other in runs if other.job == run.job and other.is_resumable]
+        return f"pliant resume {run.job if [run.out] == [one.out for one in alike] else run.out}"
     if run.is_apart and run.outcome.state == KILLED:
         return "the same command again"
     return ""
@@ -246,9 +261,10 @@ def _newest_of_each_name(runs: Sequence[KnownRun]) -> list[KnownRun]:
 def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
     outcome, ended_at, has_files = run.outcome, run.ended_at, run.has_its_files
     if outcome is None or ended_at is None:
-        outcome = _told(_board(run.out), run) if has_files else RunOutcome(state="starting")
+        board = _board(run.out) if has_files else Board()
+        outcome = _told(board, run) if has_files else RunOutcome(state="starting")
         ended_at = _ended_at(outcome, run.out, run.mark)
-        outcome = _concluded(outcome, run.mark, is_over=ended_at is not None)
+        outcome = _concluded(outcome, run.mark, board, is_over=ended_at is not None)
         if ended_at is not None and outcome.state != ELSEWHERE:
             index.end(run, outcome, ended_at)  # so that its log is not read each time
     return KnownRun(
@@ -286,13 +302,25 @@ def _is_served(out: Path, mark: ProcessMark | None) -> bool:
     return lives
 
 
-def _concluded(outcome: RunOutcome, mark: ProcessMark | None, *, is_over: bool) -> RunOutcome:
+def _concluded(
+    outcome: RunOutcome, mark: ProcessMark | None, board: Board, *, is_over: bool
+) -> RunOutcome:
     """Return the outcome with what the log cannot say of itself."""
     if not is_over or outcome.exit_code is not None:
         return outcome
     if mark is not None and mark.is_elsewhere:
         return replace(outcome, state=ELSEWHERE, reason=f"it ran on {mark.host}")
-    return replace(outcome, state=KILLED, reason=WHY_KILLED)
+    why = why_gone(board)
+    return replace(outcome, state=KILLED, reason=WHY_KILLED + (f"; {why}" if why else ""))
+
+
+def why_gone(board: Board) -> str | None:
+    """Return what may have ended a run that did not say how it ended; None: nothing is known."""
+    mark, before = ProcessMark.of(board.about), board.about.get("oom_kills")
+    is_here = mark is not None and mark.machine == machine_id()
+    if is_here and isinstance(before, int) and before < (oom_kills() or 0):
+        return "since it began the kernel has killed a process beside it for want of memory"
+    return f"it had been told to stop: {board.told_by}" if board.told_by else None
 
 
 def _board(out: Path) -> Board:

@@ -72,6 +72,9 @@ JOB_KINDS = frozenset(
 
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
+TERMINAL_CLOSED, SIGTERM_CAME = "the terminal was closed", "SIGTERM came"
+"""How the notes begin that say why a run was told to stop."""
+
 NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "num_slots")
 """What is taken from any record about the job that says it, and shown as it is."""
 
@@ -112,6 +115,9 @@ class Board:
     suspending: bool = False
     stale: int = 0
     stopping: bool = False
+    told_by: str | None = None
+    """Why it was told to stop, if its log says so."""
+
     exit_code: int | None = None
     reason: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
@@ -123,6 +129,7 @@ class Board:
         """Take in one record; kinds it does not know change nothing."""
         self.job = str(record.get("job") or self.job)
         self.timeline.add(record)
+        self.told_by = _told_by(record) or self.told_by
         match record.get("kind"):
             case kind if kind in JOB_KINDS:
                 self._job_record(record)
@@ -266,7 +273,7 @@ class Board:
         """A resumed job: what is known of its steps and checkpoints stays, its processes do not."""
         self.living = LivingReplicas()
         self._recent.clear()
-        self.exit_code = self.reason = self.pool = None
+        self.exit_code = self.reason = self.pool = self.told_by = None
         self.forget_doubts()
         self.stopping = self.suspending = False
 
@@ -329,6 +336,14 @@ class Board:
         self.nonfinite = nonfinite.after(record, self.nonfinite)
         moment_s = self.timeline.clock.moment_s(record)
         self._recent.append((step, moment_s, whole(record.get("samples"), 0)))
+
+
+def _told_by(record: Record) -> str | None:
+    """Return what told the run to stop, if this record says so."""
+    if record.get("kind") == "interrupted":
+        return "Ctrl-C"
+    said = str(record.get("text")).partition(";")[0] if record.get("kind") == "note" else ""
+    return said if said in (TERMINAL_CLOSED, SIGTERM_CAME) else None
 
 
 def _chosen(record: Record, *names: str) -> dict[str, Any]:

@@ -28,7 +28,13 @@ from pliant.core.errors import (
     PliantError,
 )
 from pliant.core.events import StopRequested
-from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from pliant.core.exits import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+)
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import AgentLife
 from pliant.machine import run_files
@@ -38,11 +44,12 @@ from pliant.machine.discovery import RuntimeFiles, name_taken
 from pliant.machine.event_loop import aside, on_signals
 from pliant.machine.jobs import running_jobs
 from pliant.machine.out_of_memory import oom_kills
-from pliant.machine.processes import ProcessMark, machine_id, this_boot
+from pliant.machine.processes import ProcessMark, this_boot
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
-from pliant.observe.status import Board
+from pliant.observe.runs import why_gone
+from pliant.observe.status import SIGTERM_CAME, TERMINAL_CLOSED, Board
 from pliant.run.job_config import JobConfig
 from pliant.run.register_home import RegisterHome, open_told_home
 from pliant.run.run_directory import holder_of
@@ -91,6 +98,9 @@ class Host:
     interrupted: asyncio.Event
     """Somebody does not want to wait for the job's end."""
 
+    asked: list[str] = field(default_factory=list)
+    """What told this process to stop, oldest first."""
+
     sight: RegisterSight = field(default_factory=RegisterSight)
 
     async def until_the_end(self, *others: Coroutine[Any, Any, None]) -> EndJob:
@@ -111,6 +121,8 @@ class Host:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         end = _or_unsaved(end, self.driver.board)
+        if end.exit_code == EXIT_STOPPED and self.asked:
+            end = replace(end, reason=f"{end.reason}: {self.asked[0]}")
         self.log.write("job_ended", exit_code=end.exit_code, reason=end.reason)
         return end
 
@@ -198,8 +210,8 @@ async def hosted(
         on_offer=on_offer,
         is_any_node=config.tls_any_node,
     )
-    interrupted, stopped = asyncio.Event(), asyncio.Event()
-    signals = on_signals(_interrupts(driver, interrupted, stopped, config.out))
+    interrupted, stopped, asked = asyncio.Event(), asyncio.Event(), list[str]()
+    signals = on_signals(_interrupts(driver, interrupted, stopped, asked, config.out))
     with contextlib.closing(log), contextlib.closing(sock), signals:
         await _begun(driver.begin(is_asked=is_asked and not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
@@ -212,7 +224,14 @@ async def hosted(
                 _log_start(log, config, url, follows=follows, room=room)
                 if said is not None:
                     log.write("note", text=said)
-                host = Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+                host = Host(
+                    driver=driver,
+                    log=log,
+                    url=url,
+                    token=token,
+                    interrupted=interrupted,
+                    asked=asked,
+                )
                 if not is_apart:
                     yield host
                     return
@@ -334,12 +353,17 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
 
 
 def _interrupts(
-    driver: JobDriver, interrupted: asyncio.Event, stopped: asyncio.Event, out: Path
+    driver: JobDriver,
+    interrupted: asyncio.Event,
+    stopped: asyncio.Event,
+    asked: list[str],
+    out: Path,
 ) -> dict[int, Callable[[], None]]:
     """Turn SIGINT, SIGTERM and SIGHUP into a request to stop, a second SIGINT into the end."""
     requests = 0
 
-    def stop() -> None:
+    def stop(why: str) -> None:
+        asked.append(why)
         stopped.set()
         driver.put(StopRequested())
 
@@ -348,15 +372,19 @@ def _interrupts(
         requests += 1
         if requests == 1:
             driver.log.write("interrupted")
-            stop()
+            stop("Ctrl-C")
         else:
             interrupted.set()
 
-    def hang_up() -> None:
-        driver.log.write("note", text=f"the terminal was closed; to go on: pliant resume {out}")
-        stop()
+    def told(why: str) -> Callable[[], None]:
+        def stop_for_it() -> None:
+            driver.log.write("note", text=f"{why}; to go on: pliant resume {out}")
+            stop(why)
 
-    return {signal.SIGINT: interrupt, signal.SIGTERM: stop, signal.SIGHUP: hang_up}
+        return stop_for_it
+
+    closed, ended = told(TERMINAL_CLOSED), told(SIGTERM_CAME)
+    return {signal.SIGINT: interrupt, signal.SIGTERM: ended, signal.SIGHUP: closed}
 
 
 def _end_of_the_last(board: Board) -> str | None:
@@ -364,11 +392,7 @@ def _end_of_the_last(board: Board) -> str | None:
     mark = ProcessMark.of(board.about)
     if mark is None or board.exit_code is not None or mark.lives() is not False:
         return None
-    before, now = board.about.get("oom_kills"), oom_kills() or 0
-    if isinstance(before, int) and before < now and mark.machine == machine_id():
-        why = "since it began the kernel has killed a process beside it for want of memory"
-    else:
-        why = "it was killed, or its machine was"
+    why = why_gone(board) or "it was killed, or its machine was"
     return f"process {mark.pid}, which coordinated this job before, ended without a word: {why}"
 
 

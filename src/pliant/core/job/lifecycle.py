@@ -118,7 +118,9 @@ def finish_if_done(tx: Transaction) -> None:
             _end_stopped(tx, f"{_stopped(job)}, while waiting for a replacement")
         return
     count = job.membership.committed
-    reason = f"{_stopped(job)} after {count} steps" if is_stop else f"finished {count} steps"
+    reason = (
+        f"{_stopped(job)} after {counted(count, 'step')}" if is_stop else f"finished {count} steps"
+    )
     if not is_stop and not restoring.has_trained(job):
         reason = nothing_to_do(count)
     tx.enter(Stage.FINISHING, StageCause.FINISHED)
