@@ -325,3 +325,28 @@ def test_a_script_that_may_be_late_with_its_session_may_be_late_with_its_steps(
     config = start.planned(["train.py"], settings, {}).config
 
     assert (config.work().session_s, config.settings.start_s) == limits
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "at most 2 replicas on 2 cores, and no more than a step has micro-batches; --max N"),
+        (["--max", "4"], "4 workers on 2 cores: 3 replicas are slower than 2"),
+        (["--max", "1", "--workers-per-replica", "4"], "4 workers on 2 cores: they share them"),
+        (["--max", "2"], ""),
+    ],
+)
+def test_more_workers_than_cores_are_told_at_the_start(
+    options: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configs_of(monkeypatch)
+    monkeypatch.setattr(start, "count_cores", lambda: 2)
+
+    code_of(["run", *options, "train.py"])
+
+    told = capsys.readouterr().out.split("files:")[0]
+    assert told.startswith(said)
+    assert bool(told) is bool(said)

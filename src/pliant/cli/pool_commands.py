@@ -67,7 +67,7 @@ def start(
             "--devices",
             metavar="N|KIND:LIST",
             help="How many there are, or which: cuda:0-3, cpu:0-3,4-7, two kinds with +."
-            "  [default: accelerators, or cores, at most 4]",
+            "  [default: accelerators, or cores]",
         ),
     ] = None,
     name: Annotated[

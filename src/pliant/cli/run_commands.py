@@ -110,7 +110,7 @@ def agent(
         typer.Option(
             "--devices",
             metavar="N",
-            help="Devices of this host, one for each worker.  [default: cores, at most 4]",
+            help="Devices of this host, one for each worker.  [default: cores]",
         ),
     ] = None,
     node: Annotated[

@@ -63,7 +63,7 @@ SETTINGS = (
         name="max_replicas",
         kind=int,
         file_field="spec.elasticPolicy.maxReplicas",
-        help="Most replicas.  [default: cores, at most 4]",
+        help="Most replicas.  [default: cores, or micro-batches of a step if they are fewer]",
         help_in={COORDINATOR: "Most replicas.  [default: devices of all agents]"},
     ),
     Setting(
@@ -185,7 +185,7 @@ SETTINGS = (
         name="devices_per_node",
         kind=int,
         commands=(RUN,),
-        help="With --join: devices of each host, one for each worker.  [default: cores, at most 4]",
+        help="With --join: devices of each host, one for each worker.  [default: cores]",
     ),
     Setting(
         name="interface",

@@ -68,7 +68,7 @@ from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
 from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command
-from pliant.run.local import run_job
+from pliant.run.local import count_cores, run_job
 from pliant.run.separate import run_coordinator
 from pliant.spec.limits import core_limits
 from pliant.spec.load import parse_limits
@@ -292,6 +292,8 @@ def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
     config, out = with_weights(start), start.config.out
     console = PlainConsole()
+    if (news := _on_these_cores(start)) is not None and not as_json:
+        console.print(news, soft_wrap=True)
     view = view_of(start, console, as_json=as_json)
     code = EXIT_FAILED
     try:
@@ -325,6 +327,26 @@ def attached(start: Start, *, as_json: bool) -> int:
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
         complain(view.board.reason or NOT_STARTED, code)
     return code
+
+
+def _on_these_cores(start: Start) -> str | None:
+    """Say how many replicas there may be on the cores of this machine, where that is news."""
+    most, workers = start.config.settings.policy.max_replicas, start.config.workers_per_replica
+    cores = count_cores()
+    room = max(cores // workers, 1)
+    if start.is_apart or start.config.pool is not None:
+        return None
+    if most is None:
+        return (
+            f"at most {counted(room, 'replica')} on {counted(cores, 'core')}, and no more than a "
+            "step has micro-batches; --max N sets another limit"
+        )
+    if most * workers <= cores:
+        return None
+    has = f"{counted(most * workers, 'worker')} on {counted(cores, 'core')}"
+    if most == 1:
+        return f"{has}: they share them, and train slower"
+    return f"{has}: {room + 1} replicas are slower than {room}"
 
 
 def detached(start: Start, *, as_json: bool) -> int:

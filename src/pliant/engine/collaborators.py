@@ -303,8 +303,8 @@ class Collaborators:
         threads = self._settings.threads
         if (cores := len(os.sched_getaffinity(0))) > threads:
             self.reporter.noted(
-                f"threads={threads} of {cores} cores are used; other numbers of "
-                "threads give other bits, so it is part of the run (threads=...)"
+                f"using {threads} of {cores} cores; set Session(threads={cores}) for more; results "
+                "match bit for bit only at equal threads"
             )
         self._saver.open(facts_alone(self.identity()), LocalCheckpointChannel(self.reporter))
         return Alone(self._shape, self.training, found=self._saver.found, noted=self.reporter.noted)

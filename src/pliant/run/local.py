@@ -13,6 +13,7 @@ import asyncio
 import os
 import secrets
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from pliant.agent.agent import Agent
@@ -32,9 +33,6 @@ from pliant.run.pool_job import Tenant
 from pliant.run.run_directory import locked
 from pliant.wire.bounds import name_from
 
-CPU_DEVICES = 4
-"""Most workers on a machine, unless ``--max`` says otherwise."""
-
 
 def run_job(
     config: JobConfig, *, observer: Observer | None = None, start_server: StartServer = start_server
@@ -53,7 +51,7 @@ def run_job(
 
 def count_cores() -> int:
     """Return how many workers this machine has room for by its cores: they train on the CPU."""
-    return min(CPU_DEVICES, len(os.sched_getaffinity(0)))
+    return len(os.sched_getaffinity(0))
 
 
 def count_devices() -> int:
@@ -67,6 +65,8 @@ async def _run(config: JobConfig, observer: Observer | None, start_server: Start
     with locked(config.out, alone=True):
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer, start_server)
+        room = max(count_cores() // config.workers_per_replica, 1)
+        config = replace(config, settings=replace(config.settings, core_replicas=room))
         policy = config.settings.policy
         wanted = policy.max_replicas + policy.spares if policy.max_replicas else 1
         devices = max(wanted * config.workers_per_replica, count_cores())
@@ -106,8 +106,8 @@ def _agent(
 
 async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
     """Serve the job's coordinator, connect the agent, and wait for the end."""
-    token, room = secrets.token_urlsafe(32), count_cores() // config.workers_per_replica
-    async with hosted(config, token=token, room=max(room, 1), observer=observer) as host:
+    token, room = secrets.token_urlsafe(32), config.settings.core_replicas
+    async with hosted(config, token=token, room=room, observer=observer) as host:
         agent.guard()
         try:
             end = await host.until_the_end(agent.serve(always_at(host.url), token))

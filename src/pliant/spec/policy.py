@@ -55,7 +55,7 @@ class ElasticPolicy(Model):
     replicaDiscreteValues."""
 
     max_replicas: Count | None = _POLICY.max_replicas
-    """Replicas above which it does not grow; the default is the number of cores, at most 4."""
+    """Replicas above which it does not grow; the default is the number of cores."""
 
     replica_increment_step: Count | None = _POLICY.replica_increment_step
     """Only minReplicas and multiples of this more; excludes replicaDiscreteValues."""

@@ -133,7 +133,7 @@ def test_a_device_taken_back_where_nobody_is_reached_is_missed_once(
         offered=offered,
     )
 
-    assert (view(job).devices, view(job).apart) == (devices, 3 - devices)
+    assert (view(job, GIVEN).devices, view(job, GIVEN).apart) == (devices, 3 - devices)
 
 
 def test_a_node_with_fewer_devices_than_replicas_has_none_free() -> None:
@@ -160,8 +160,12 @@ def test_of_a_node_that_is_silent_only_what_trains_there_is_room() -> None:
     )
     silent = replace(job, silent=frozenset({two}))
 
-    assert (view(job).num_replicas, view(job).devices, view(job).silent) == (3, 4, 0)
-    seen = view(silent)
+    assert (view(job, GIVEN).num_replicas, view(job, GIVEN).devices, view(job, GIVEN).silent) == (
+        3,
+        4,
+        0,
+    )
+    seen = view(silent, GIVEN)
     assert (seen.num_replicas, seen.devices, seen.silent, seen.apart) == (2, 2, 2, 0)
 
 

@@ -333,3 +333,22 @@ def test_a_wish_outside_the_bounds_is_refused_with_the_reason(
     view = PolicyView(num_replicas=3, devices=8, num_slots=4)
 
     assert objection(wished, view, Policy(min_replicas=2, max_replicas=6)) == sentence
+
+
+@pytest.mark.parametrize(("num_slots", "target"), [(None, 4), (32, 16), (3, 3)])
+def test_on_cores_a_few_begin_until_the_script_has_said_how_many_slots_there_are(
+    num_slots: int | None, target: int
+) -> None:
+    seen: dict[str, Any] = {"num_replicas": 0, "is_urgent": True, "core_replicas": 16}
+
+    assert choose(devices=16, num_slots=num_slots, **seen).target_replicas == target
+
+
+@pytest.mark.parametrize(("cores", "is_advised"), [(None, True), (8, True), (2, False)])
+def test_smaller_micro_batches_are_no_advice_where_every_core_is_in_use(
+    cores: int | None, is_advised: bool
+) -> None:
+    """Four replicas on two cores are no faster than two."""
+    decision = choose(Policy(max_replicas=4), num_slots=2, devices=4, core_replicas=cores)
+
+    assert ("smaller micro_batch_size" in decision.would_change) is is_advised

@@ -30,7 +30,7 @@ def on_scaled(tx: Transaction, target: int) -> None:
     """Let the policy head for another size, if it allows for it."""
     if _is_too_late(tx):
         return
-    why = objection(target, sizing.view(tx.job), tx.settings.policy)
+    why = objection(target, sizing.view(tx.job, tx.settings), tx.settings.policy)
     if why is not None:
         tx.decline(why)
         return
@@ -57,7 +57,7 @@ def on_drain(tx: Transaction, event: events.DrainRequested) -> None:
         return
     wanted = tx.job.decision.target_replicas if tx.job.decision else len(live(tx.job))
     rest = tx.settings.policy.largest(wanted - 1) or wanted - 1
-    why = objection(rest, sizing.view(tx.job), tx.settings.policy)
+    why = objection(rest, sizing.view(tx.job, tx.settings), tx.settings.policy)
     if why is None and is_member(tx.job, name):
         why = _below_minimum(tx, name)
     if why is not None:

@@ -19,6 +19,7 @@ from pliant.core.job.last_step import is_done
 from pliant.core.job.node_devices import heard_devices
 from pliant.core.job.state import (
     Job,
+    JobSettings,
     ReplicaState,
     Stage,
     age,
@@ -95,7 +96,7 @@ def _end_publishing(tx: Transaction) -> None:
 
 def _follow_policy(tx: Transaction) -> int:
     """Send away who is too many, return how many are missing."""
-    seen = view(tx.job)
+    seen = view(tx.job, tx.settings)
     decision, pace = consider(seen, tx.settings.policy, now_s=tx.now_s)
     tx.job = replace(tx.job, pace=pace, is_urgent=False)
     if _says_more(tx.job.decision, decision, is_going=bool(seen.reclaimed)):
@@ -138,7 +139,7 @@ def _end_if_impossible(tx: Transaction) -> None:
         lifecycle.end_job(tx, code, reason, StageCause.INPUT_REFUSED)
 
 
-def view(job: Job) -> PolicyView:
+def view(job: Job, settings: JobSettings) -> PolicyView:
     """Return what the policy looks at.
 
     What is offered is what is left: the outside has taken off itself what it takes back.
@@ -154,6 +155,7 @@ def view(job: Job) -> PolicyView:
         leaving=len(leavers) - taken,
         taken=taken,
         devices=devices,
+        core_replicas=settings.core_replicas,
         apart=sum(job.nodes.values()) - devices - silent,
         silent=silent,
         wished=job.wished,

@@ -86,6 +86,10 @@ class JobSettings:
     """Nodes come by themselves: while too few are there, or none of them can start anything, the
     job waits for others."""
 
+    core_replicas: int | None = None
+    """Replicas whose workers have a core each, where all train on the cores of one machine; None:
+    they do not, or nobody has counted."""
+
     restart_budget: int = 5
     """Losses that nobody asked for (script errors, crashes, hangs, lost nodes, refused joiners)
     after which no replica is started any more.  Enough for bad luck, few enough to end a script

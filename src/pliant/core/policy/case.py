@@ -28,6 +28,9 @@ class PolicyView:
     devices: int
     """Replicas that the nodes can run at a time, in all."""
 
+    core_replicas: int | None = None
+    """Replicas whose workers have a core each; more are slower.  None: not known."""
+
     apart: int = 0
     """Devices beside these on nodes that could not reach those who train."""
 

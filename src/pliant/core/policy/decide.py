@@ -28,6 +28,10 @@ from pliant.core.policy.fields import PolicyBackoff as PolicyBackoff
 from pliant.core.policy.fields import require_slots as require_slots
 from pliant.core.policy.hysteresis import Pace, Wait
 
+FIRST_REPLICAS = 4
+"""Started first on the cores of a machine where nobody says how many: a step may have fewer slots
+than there are cores."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -171,6 +175,9 @@ def _ceiling(view: PolicyView, policy: Policy, *, is_asked: bool) -> tuple[int, 
         ceiling, because = policy.max_replicas, f"maxReplicas={policy.max_replicas}"
     else:
         ceiling, because = view.devices, f"there are {counted(view.devices)}{wording.beside(view)}"
+        is_early = view.core_replicas is not None and view.num_slots is None and not is_asked
+        if is_early and ceiling > FIRST_REPLICAS:
+            return FIRST_REPLICAS, "the script has yet to say how many slots a step has"
         if policy.spares and not is_asked:
             ceiling, because = max(0, ceiling - policy.spares), f"{because}, spares={policy.spares}"
     if view.num_slots is not None and view.num_slots < ceiling:

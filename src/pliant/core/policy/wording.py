@@ -102,7 +102,8 @@ def would_change(case: PolicyCase, target: int, possible: int, wait: Wait | None
         return f"room for {counted(larger, 'replica')}: a larger offer, or more devices"
     if case.asked is not None and case.asked <= case.bound:
         return "another size: pliant scale N"
-    if view.num_slots is not None and case.ceiling == view.num_slots and target == view.num_slots:
+    has_cores = view.core_replicas is None or view.core_replicas > target
+    if has_cores and view.num_slots is not None and case.ceiling == target == view.num_slots:
         return "a smaller micro_batch_size, so that a step has more slots"
     if policy.max_replicas is not None:
         return "pliant scale N; or another bound: pliant policy set maxReplicas=N"
