@@ -170,6 +170,7 @@ def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
             "after step 4: pliant resume {out}; 1 later step is not saved (disk full)",
         ),
         (None, "disk full", "again at step 0: pliant resume {out}; 5 later steps are not saved"),
+        (0, None, "again at step 0: pliant resume {out}; 5 later steps are not saved, and will be"),
         (None, None, "without checkpoints (Session(checkpoint=...)) it cannot go on"),
     ],
 )
@@ -183,6 +184,7 @@ def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
     def stop(config: Any, *, observer: Any) -> int:
         (config.out / "events.jsonl").touch()
         records: list[Any] = [{"kind": "commit", "step": 4}]
+        records += [{"kind": "spare", "replica": "r1", "is_durable": kept is not None}]
         records += [{"kind": "saved", "committed": kept}] if kept else []
         records += [{"kind": "save_failed", "reason": why}] if why else []
         for record in records:

@@ -174,6 +174,34 @@ def end_by_signal(job: RunningJob) -> None:
     job.process.send_signal(signal.SIGTERM)
 
 
+def test_a_signal_to_every_process_at_once_saves_and_what_is_resumed_ends_alike(
+    tmp_path: Path,
+) -> None:
+    """As of scancel, or of a service manager; loader processes, too.  Nobody saved before."""
+    lives = []
+
+    def signalled(number: int) -> Play:
+        def play(job: RunningJob) -> None:
+            job.wait_for_steps(len(job.records("commit")) + 3)
+            everyone = job.processes()
+            assert len(everyone) == 6  # run, fork server, two workers, a loader each
+            for process in everyone:
+                process.send_signal(number)
+
+        return play
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        options: dict[str, Any] = {"replicas": 2, "num_workers": 1, "every": "10min"}
+        job = live(tmp_path, "gpt", signalled(number), steps=NO_END, expected_code=3, **options)
+        assert {r["exited_kind"] for r in job.records("exited")} == {"finished"}
+        lives.append(_age(published(tmp_path)[-1])[1])
+    steps = lives[-1] + 2
+    job = live(tmp_path, "gpt", nothing, replicas=2, steps=steps, num_workers=1)
+
+    check(job, elastic.reference("gpt", steps), steps)
+    assert lives[0] < lives[1]
+
+
 @pytest.mark.soak
 def test_what_sharded_replicas_saved_goes_on_at_any_other_shape(tmp_path: Path) -> None:
     """Two replicas of two workers, one of three, two that are whole, two of two again."""

@@ -389,7 +389,7 @@ def _say_how_to_go_on(config: JobConfig, view: JobView, code: int, *, quiet: boo
         return  # none of them verifies: the last sentence says so
     if kept is not None:
         how = f"it can go on after step {kept['committed']}: pliant resume {out}{_unsaved(board)}"
-    elif board.committed and board.checkpoint_failure is not None:
+    elif board.committed and board.is_durable:
         how = f"it can begin again at step 0: pliant resume {out}{_unsaved(board)}"
     elif board.committed:
         how = "without checkpoints (Session(checkpoint=...)) it cannot go on"

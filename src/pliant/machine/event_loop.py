@@ -17,6 +17,10 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What asks a whole job to end: of a batch system, a service manager, a closed terminal.  Slurm
+sends SIGUSR1 or SIGUSR2 where it is asked to warn (``--signal=USR1@60``)."""
+
 
 async def within(awaited: Awaitable[T], limit_s: float) -> T | None:
     """Wait for something for so long at most; return None if it has not come."""

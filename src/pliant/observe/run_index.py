@@ -66,7 +66,7 @@ class RunOutcome:
     """Committed steps in its newest checkpoint."""
 
     can_begin_again: bool = False
-    """It was to keep checkpoints and could not: resumed, it begins at step 0."""
+    """It was to keep checkpoints and has none yet: resumed, it begins at step 0."""
 
     @classmethod
     def of(cls, board: Board) -> Self:
@@ -80,7 +80,7 @@ class RunOutcome:
             exit_code=board.exit_code,
             reason=(board.reason or "")[:MOST_LETTERS],
             kept=None if kept is None else int(kept["committed"]),
-            can_begin_again=bool(board.committed and board.checkpoint_failure),
+            can_begin_again=bool(board.committed and board.is_durable),
         )
 
     @property

@@ -72,7 +72,7 @@ JOB_KINDS = frozenset(
 
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
-TERMINAL_CLOSED, SIGTERM_CAME = "the terminal was closed", "SIGTERM came"
+TERMINAL_CLOSED, SIGNAL_CAME = "the terminal was closed", " came"
 """How the notes begin that say why a run was told to stop."""
 
 NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "num_slots")
@@ -109,6 +109,9 @@ class Board:
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
     checkpoint_failures: int = 0
+    is_durable: bool = False
+    """The script keeps checkpoints, though there may be none yet."""
+
     restored: dict[str, Any] | None = None
     restores: int = 0
     pool: dict[str, Any] | None = None
@@ -153,6 +156,7 @@ class Board:
                 self.living.add_order(record)
                 self._on_order(record.get("order"))
             case _ if record.get("replica"):
+                self.is_durable = self.is_durable or record.get("is_durable") is True
                 self.living.add(record, str(record["replica"]))
             case _:
                 pass  # records about other things
@@ -309,6 +313,7 @@ class Board:
                     self.checkpoint = kept | _chosen(record, "committed", "seconds")
                     self.checkpoint_failure = None
             case "save_failed":
+                self.is_durable = True
                 self.checkpoint_failures += 1
                 self.checkpoint_failure = _chosen(record, "reason", "at", "retry_s")
             case _:
@@ -343,7 +348,8 @@ def _told_by(record: Record) -> str | None:
     if record.get("kind") == "interrupted":
         return "Ctrl-C"
     said = str(record.get("text")).partition(";")[0] if record.get("kind") == "note" else ""
-    return said if said in (TERMINAL_CLOSED, SIGTERM_CAME) else None
+    is_signal = said.startswith("SIG") and said.endswith(SIGNAL_CAME)
+    return said if is_signal or said == TERMINAL_CLOSED else None
 
 
 def _chosen(record: Record, *names: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Owns what a process that runs a coordinator has besides it: socket, event log, t
 record and signals.  Decides nothing about the job, and knows nothing of how its agents are started.
 
     hosted: register (incarnation + 1) --> serve --> record --> ... --> record gone, socket closed
-            Ctrl-C, SIGTERM, SIGHUP: stop at the next step; a second Ctrl-C: end now, 130
+            Ctrl-C, ``END_SIGNALS``: stop at the next step; a second Ctrl-C: end now, 130
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.control_tls import ServedTls
 from pliant.machine.discovery import RuntimeFiles, name_taken
-from pliant.machine.event_loop import aside, on_signals
+from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
 from pliant.machine.jobs import running_jobs
 from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import ProcessMark, this_boot
@@ -49,7 +49,7 @@ from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import why_gone
-from pliant.observe.status import SIGTERM_CAME, TERMINAL_CLOSED, Board
+from pliant.observe.status import SIGNAL_CAME, TERMINAL_CLOSED, Board
 from pliant.run.job_config import JobConfig
 from pliant.run.register_home import RegisterHome, open_told_home
 from pliant.run.run_directory import holder_of
@@ -359,7 +359,7 @@ def _interrupts(
     asked: list[str],
     out: Path,
 ) -> dict[int, Callable[[], None]]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop, a second SIGINT into the end."""
+    """Turn SIGINT and ``END_SIGNALS`` into a request to stop, a second SIGINT into the end."""
     requests = 0
 
     def stop(why: str) -> None:
@@ -383,8 +383,10 @@ def _interrupts(
 
         return stop_for_it
 
-    closed, ended = told(TERMINAL_CLOSED), told(SIGTERM_CAME)
-    return {signal.SIGINT: interrupt, signal.SIGTERM: ended, signal.SIGHUP: closed}
+    heeded: dict[int, Callable[[], None]] = {
+        number: told(number.name + SIGNAL_CAME) for number in END_SIGNALS
+    }
+    return heeded | {signal.SIGINT: interrupt, signal.SIGHUP: told(TERMINAL_CLOSED)}
 
 
 def _end_of_the_last(board: Board) -> str | None:

@@ -24,7 +24,7 @@ from pliant.core.exits import EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import SHARED_POOLS_VARIABLE, RuntimeFiles
-from pliant.machine.event_loop import on_signals
+from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.files import is_shared_directory
 from pliant.machine.granted_locks import make_entered
 from pliant.machine.peers import user_name
@@ -196,7 +196,7 @@ async def _serve(
         user=user_name(os.geteuid()),
         boot=machine_id().partition(" ")[0],
     )
-    with on_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), driver.stop)):
+    with on_signals(dict.fromkeys((signal.SIGINT, *END_SIGNALS), driver.stop)):
         try:
             await driver.begin()
             async with served:

@@ -31,7 +31,7 @@ from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
 from pliant.machine.control_tls import client_context
 from pliant.machine.descriptors import allow_many
-from pliant.machine.event_loop import aside, on_signals
+from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
 from pliant.machine.garbage import collect_when_calm
 from pliant.observe.reading import only
 from pliant.run.coordinator_places import always_at, places_told
@@ -185,7 +185,7 @@ def told_to_end(say: Callable[[str], None]) -> Iterator[tuple[asyncio.Event, asy
             say("this host was told to end: its replicas leave; told again, it ends them at once")
             interrupted.set()
 
-    with on_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), end)):
+    with on_signals(dict.fromkeys((signal.SIGINT, *END_SIGNALS), end)):
         yield interrupted, hurried
 
 

@@ -230,6 +230,9 @@ class SlotLoader:
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:  # dropping the iterator does the same, but only when collected
             shutdown()
+        for worker in getattr(iterator, "_workers", ()):
+            if worker.is_alive():  # stuck; under an agent it does not heed SIGTERM
+                worker.kill()
 
     def _requests(self, step: int, slots: tuple[int, ...]) -> Iterator[BatchRequest]:
         while True:

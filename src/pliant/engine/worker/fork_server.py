@@ -28,7 +28,7 @@ from typing import NoReturn, assert_never
 
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED
-from pliant.engine.worker import bootstrap
+from pliant.engine.worker import bootstrap, shared_signals
 from pliant.machine.processes import adopt_orphans, die_with_parent
 from pliant.wire import launch
 from pliant.wire.codec import encode
@@ -189,6 +189,7 @@ class ForkServer:
         os.close(stdout)
         os.close(stderr)
         _tie_children()
+        shared_signals.tell_children_apart()
         bootstrap.run_worker(assignment, socket.socket(fileno=control))
 
     def _reap(self) -> None:
@@ -280,6 +281,7 @@ def _children() -> list[int]:
 
 def main() -> NoReturn:
     """Import what is slow, then serve the socket whose number is the first argument."""
+    shared_signals.leave_to_run()
     agent = socket.socket(fileno=int(sys.argv[1]))
     agent.set_inheritable(False)
     if not sys.flags.safe_path:
