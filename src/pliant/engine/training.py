@@ -218,6 +218,7 @@ class Training:
                 if self._attempted != step:
                     self._begin(step)
                 self.membership.formed()  # serves a Reform that came meanwhile
+                self.attributes.look_between()
                 batch = self.slots.next()
                 if batch is not None:
                     return batch

@@ -231,6 +231,8 @@ def tensor_word(value: torch.Tensor) -> str:
     """Return a digest of some of a tensor, or only what it is like."""
     kind = f"tensor {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     is_plain = value.layout is torch.strided and value.device.type == "cpu"
+    if is_plain and value.numel() <= MAX_VALUES:
+        value = value.contiguous()
     if not is_plain or value.is_quantized or not value.is_contiguous():
         return kind
     flat = value.detach().reshape(-1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from pliant.core.counts import in_words
 from pliant.engine.data.dataset_attributes import (
     MAX_NAMED,
     DatasetAttributes,
@@ -28,8 +29,10 @@ from pliant.engine.data.dataset_attributes import (
     word_of,
 )
 from pliant.engine.state import script_variables
+from pliant.engine.state.kept_names import Names, functions_of, kept
 from pliant.engine.state.script_variables import ScriptVariables
 from pliant.engine.worker import environment_reads
+from pliant.engine.worker.script_files import own_files, text_of
 
 LEARNED_FROM = 2
 """First steps of this process in which is seen what a forward changes; later ever more rarely."""
@@ -63,6 +66,10 @@ class ScriptAttributes:
         self._drawn_before: Words = {}
         self._counting: Counter[str] = Counter()
         """How often a forward has changed a number, in the first steps."""
+        self._changing: Counter[str] = Counter()
+        """In how many micro-batches a variable of the script has changed."""
+        self._variables_before: Words | None = None
+        self._loop: Names | None = None
         self._has_told = False
         self._unlike: list[tuple[Words, Words, str]] = []
         """Mine and theirs, and where those are; until the first step."""
@@ -116,6 +123,7 @@ class ScriptAttributes:
             self._before = None
             return
         now = self._before = words_of_modules(self._model)
+        self._variables_before = None
         self._drawn_before = self._variables.generators()
         unlike, self._unlike = self._unlike, []
         for mine, theirs, where in unlike:
@@ -127,6 +135,17 @@ class ScriptAttributes:
                     f"this run depends on who joined when; {INSTEAD}"
                 )
                 return
+
+    def look_between(self) -> None:
+        """A micro-batch here begins, or the last has ended: what has the one before changed."""
+        if self._before is None or self._num_learned >= LEARNED_FROM:
+            return
+        now, before = self._variables.words(), self._variables_before
+        if self._loop is None:
+            self._loop = self._variables.loop()
+        if before is not None:
+            self._changing.update(n for n in before.keys() & now.keys() if before[n] != now[n])
+        self._variables_before = now
 
     def _tell_variables(self) -> None:
         """Say which variables of the script are others, and were not set since."""
@@ -182,7 +201,37 @@ class ScriptAttributes:
                 "if samples depend on it, this run depends on who fetches what; draw from the "
                 "global generators, or go by the index"
             )
+        self._tell_kept(now)
         self._has_told = bool(drawn or counts or self.dataset.counts)
+
+    def _tell_kept(self, generators: Words) -> None:
+        """Say what the loop over micro-batches keeps from one for the next."""
+        changed = {n for n, times in self._changing.items() if times >= LEARNED_FROM}
+        changed -= generators.keys()
+        loop, self._loop = self._loop, Names()
+        self._changing.clear()
+        if not changed or loop is None:
+            return
+        functions = [names for path in own_files() for names in functions_of(text_of(path))]
+        used, added = kept(changed, loop, functions)
+        if used:
+            self._noted(
+                f"the script keeps {listed_names(used)} from one micro-batch for the next, which "
+                "another replica may compute: if what it trains depends on it, this run depends on "
+                "who computes what; let each micro-batch read or draw what it needs, and try "
+                "`pliant check`"
+            )
+        if added:
+            self._noted(
+                f"the script adds up {listed_names(added)} over the micro-batches of its own "
+                "replica only: what it prints or writes of it is a share; step.loss is the mean "
+                "over all of them"
+            )
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return the first of some names, in words."""
+    return in_words([repr(name) for name in names[:MAX_NAMED]])
 
 
 def words_of_modules(model: torch.nn.Module) -> Words:

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,7 +31,8 @@ import torch
 
 from pliant.engine.data.dataset_attributes import Words, array_word, digest, tensor_word, word_of
 from pliant.engine.local_tensors import is_sharded, local_of
-from pliant.engine.worker.script_files import is_own
+from pliant.engine.state.kept_names import Names, loop_at
+from pliant.engine.worker.script_files import is_own, text_of
 from pliant.machine.processes import process_started
 
 MAX_TENSORS = 500
@@ -75,6 +77,13 @@ class ScriptVariables:
         for name, value in _script_variables():
             look.at(name, value, MAX_DEPTH)
         return look.found
+
+    def loop(self) -> Names:
+        """Return what the loop does with names whose head waits for this call."""
+        for frame in _script_frames(inspect.currentframe()):
+            if loop := loop_at(text_of(Path(frame.f_code.co_filename)), frame.f_lineno):
+                return loop
+        return Names()
 
     def generators(self) -> Words:
         """Return a word for each generator of random numbers that is not one of the global ones.
