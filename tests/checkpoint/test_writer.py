@@ -36,6 +36,8 @@ class Told:
     failures: list[str] = field(default_factory=list)
     retries: list[float | None] = field(default_factory=list)
 
+    is_register_gone = False
+
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         del name, committed, lineage
         return True

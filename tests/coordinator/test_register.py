@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from pliant.coordinator import register as register_module
 from pliant.coordinator.register import HeldRegister, RegisterFile, StoredRegister
 from pliant.coordinator.register_places import LockedFile
-from pliant.core.errors import ConfigError, ConflictError, PermanentError
+from pliant.core.errors import ConfigError, ConflictError, PermanentError, RegisterGoneError
 from pliant.core.values import (
     Generation,
     Incarnation,
@@ -271,3 +271,33 @@ def test_what_another_coordinator_has_written_is_not_confirmed(tmp_path: Path) -
 
     with pytest.raises(ConflictError, match="incarnation 2"):
         old.confirm(FIRST)
+
+
+def test_a_sole_coordinator_without_register_opens_no_new_history(tmp_path: Path) -> None:
+    place = tmp_path / "register.json"
+
+    async def play() -> None:
+        held = HeldRegister(RegisterFile(place), is_sole=True)
+        await held.write(FIRST)
+        place.unlink()
+        await held.confirm()
+        assert held.is_gone
+        await held.write(replace(FIRST, number=Generation(7)))
+        with pytest.raises(PermanentError, match="no new history may begin"):
+            await held.write(replace(FIRST, lineage=Lineage(FIRST.lineage + 1)))
+
+    asyncio.run(play())
+    assert not place.exists()
+
+
+def test_of_several_coordinators_none_goes_on_without_register(tmp_path: Path) -> None:
+    place = tmp_path / "register.json"
+
+    async def play() -> None:
+        held = HeldRegister(RegisterFile(place))
+        await held.write(FIRST)
+        place.unlink()
+        await held.confirm()
+
+    with pytest.raises(RegisterGoneError, match="was removed while the job ran"):
+        asyncio.run(play())

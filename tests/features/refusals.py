@@ -1529,6 +1529,14 @@ TOGETHER = [
         proof=f"{KEEPING}::test_a_second_job_is_refused_while_the_first_lives",
     ),
     Refusal(
+        sentence="the directory of the run is gone, and runs/gpt/kept is no longer held by this "
+        "run: another may have gone on from there",
+        when="a copy of the directory was resumed before it was removed under the run",
+        instead="that run, or `pliant resume` of the copy",
+        proof="tests/checkpoint/lease/test_job_lease.py::"
+        "test_no_order_lets_two_histories_count_where_the_register_is_gone",
+    ),
+    Refusal(
         sentence="the checkpoint was written by a newer pliant; install that version",
         when="a run goes back to an older pliant",
         instead="the newer one",

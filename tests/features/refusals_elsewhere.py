@@ -396,9 +396,9 @@ RUNS = [
     ),
     Refusal(
         sentence="/gone/for/ever, where the run began, cannot be entered: No such file or "
-        "directory",
-        when="the directory that it was started in is gone",
-        instead="bring it back, or start anew with `--init`",
+        "directory; call this where its script is",
+        when="the directory that it was started in is gone, and its script is not here",
+        instead="`pliant resume` where the script is",
         command="resume run",
         before=began(cwd="/gone/for/ever"),
     ),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -336,3 +337,32 @@ def test_a_sharded_checkpoint_of_plain_torch_starts_replicas_of_any_number_and_s
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "got").read_text() == (tmp_path / "expected").read_text()
         (tmp_path / "got").unlink()
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "removed"])
+def test_a_run_that_loses_its_directory_keeps_what_it_has_trained(
+    home: Path, is_moved: bool
+) -> None:
+    alone = run_typed("train.py", "40", cwd=home, environment=environment(home))
+    (home / "kept").rename(home / "of the run alone")
+    words = ["pliant", "run", "--max", "1", "--out", "out", "train.py", "40"]
+    with typed(*words, cwd=home, environment=environment(home) | SLOWLY) as run:
+        wait_for(home, "r1", state="training")
+        if is_moved:
+            (home / "out").rename(home / "elsewhere")
+        else:
+            shutil.rmtree(home / "out")
+        done = run.ended()
+
+    was = f"moved to {home}/elsewhere" if is_moved else "removed"
+    said = f"{home}/out, the directory of the run, was {was} while it ran; it stopped after "
+    assert done.returncode == 1, done.stderr
+    assert said in done.stderr
+    assert "goes on from its checkpoint of step" in done.stderr
+    assert said in pliant(home, "status", "--job", "train").stderr
+    assert "train  failed" in pliant(home, "ls").stdout
+
+    again = ["resume", "elsewhere"] if is_moved else [*words[1:4], "--out", "other", *words[6:]]
+    resumed = pliant(home, *again)
+    assert resumed.returncode == 0, resumed.stderr
+    assert digest_of(resumed.stdout) == digest_of(alone.stdout)

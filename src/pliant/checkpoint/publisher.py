@@ -105,7 +105,8 @@ class CheckpointPublisher:
         Raises:
             StoppedError: ``stop`` said so.
             ShareMissing: a member did not write its part in time, or cannot.
-            LeaseHeldError: another job holds the place.
+            LeaseHeldError: another job holds the place, or another process has gone on with this
+                one while its register was gone.
             NotAllowedError: the coordinator says that this history is no longer the job's.
         """
         snapshot = save.snapshot
@@ -191,7 +192,7 @@ class CheckpointPublisher:
             identity=self.identity.values,
             facts={"calls": snapshot.calls, "origin": self.identity.origin},
             aliases=snapshot.aliases,
-            allowed=self.lease.ensure,
+            allowed=self.lease.is_kept if self.channel.is_register_gone else self.lease.ensure,
         )
         self.channel.saved(
             save.name,

@@ -215,10 +215,12 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
         raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")
     try:
         os.chdir(last["cwd"])
-    except OSError as error:
-        raise ConfigError(
-            f"{last['cwd']}, where the run began, cannot be entered: {error.strerror}"
-        ) from None
+    except OSError as error:  # it was copied from elsewhere: the script may be here, too
+        if file_of(last["command"], Path.cwd()) is None:
+            raise ConfigError(
+                f"{last['cwd']}, where the run began, cannot be entered: {error.strerror}; "
+                "call this where its script is"
+            ) from None
     if file_of(last["command"], Path.cwd()) is None:
         name = module_of(last["command"])
         what = f"script {last['command'][0]}" if name is None else f"module {name}"

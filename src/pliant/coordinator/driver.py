@@ -42,6 +42,8 @@ from pliant.core.events import (
     NodeLost,
     Progressed,
     Running,
+    StopRequested,
+    SuspendRequested,
 )
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import JobSettings, Ready
@@ -92,7 +94,8 @@ class JobDriver:
         self.log = log
         self._core = HeldCore(settings, self.refuse)
         self._has_begun = False
-        self._register = HeldRegister(register)
+        self._register = HeldRegister(register, is_sole=not settings.nodes_may_come)
+        self._is_gone_told = False
         self._orders = OrderSender(self.nodes)
         self._notes = NoteLog(log, metrics_path)
         self._inputs = InputLog(log, settings)
@@ -134,6 +137,11 @@ class JobDriver:
     def is_over(self) -> bool:
         """Whether the register has it that the job has ended: nobody goes on with it."""
         return self._register.has_outcome
+
+    @property
+    def is_register_gone(self) -> bool:
+        """Whether the register was removed, or moved with its directory, while the job ran."""
+        return self._register.is_gone
 
     @property
     def is_calm(self) -> bool:
@@ -234,6 +242,7 @@ class JobDriver:
             while self._end is None:
                 await self._look_at_register()
                 now_s = self._clock.now_s()
+                self._stop_if_register_is_gone()
                 await self._joint_hosts.join_due(now_s, self._register.confirm, self.incarnation)
                 due_s = self._core.due_s(now_s) - now_s
                 await self._turn(await self._inbox.take_events(min(max(due_s, 0.0), TICK_S)))
@@ -287,6 +296,13 @@ class JobDriver:
                 self.confirmations += 1
             except OSError as error:  # it was not seen; whatever needs it asks again
                 _log.warning("the register could not be read: %s", error)
+
+    def _stop_if_register_is_gone(self) -> None:
+        """Ask for the last boundary: what is kept there another may go on from."""
+        if self._register.is_gone and not self._is_gone_told:
+            self._is_gone_told = True
+            self.put(SuspendRequested(reason="the directory of the run is gone"))
+            self.put(StopRequested())  # where its script keeps no checkpoints
 
     async def _turn(self, batch: Sequence[Incoming]) -> None:
         """Let the core answer what is there, and then the time that has passed.
@@ -343,6 +359,8 @@ class JobDriver:
         for command in ready.commands:
             if isinstance(command, Publish | EndJob):  # R20
                 await self._register.confirm()
+            if isinstance(command, Publish) and self._register.is_gone:
+                command = replace(command, is_register_gone=True)
             self.log.write_value(command)
             if not is_told:
                 self._send(command, ready.incarnation)

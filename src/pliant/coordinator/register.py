@@ -29,7 +29,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.coordinator.register_places import LockedFile, RegisterPlace
-from pliant.core.errors import ConfigError, ConflictError, PermanentError
+from pliant.core.errors import (
+    ConfigError,
+    ConflictError,
+    PermanentError,
+    RegisterGoneError,
+)
 from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
 from pliant.machine.event_loop import aside, aside_first
@@ -69,6 +74,9 @@ class StoredRegister:
         """By this coordinator, last: what lies there mostly, and need not be read again."""
 
         self._spare = SpareDescriptors(SPARE)
+
+    def __str__(self) -> str:
+        return str(self._place)
 
     @property
     def write_again_s(self) -> tuple[float, ...]:
@@ -130,11 +138,11 @@ class StoredRegister:
 
     def _raise_conflict(self) -> None:
         found = self.read()
+        if found is None:
+            raise RegisterGoneError(f"{self._place} was removed while the job ran")
         raise ConflictError(
             "another coordinator has taken over this job: "
             f"{self._place} is now that of incarnation {found.incarnation}"
-            if found
-            else f"{self._place} was removed while the job ran"
         )
 
     def _require_same(self, known: dict[str, Any]) -> None:
@@ -162,7 +170,10 @@ class StoredRegister:
         try:
             return _parsed(data)
         except ValidationError as error:
-            raise PermanentError(f"{self._place} is no register: {error}") from error
+            raise PermanentError(
+                f"{self._place} is damaged: it is no register. Once nothing of this job runs, "
+                "remove it; what is started then goes on from the newest checkpoint"
+            ) from error
 
 
 def _digest_of(text: str) -> str:
@@ -189,10 +200,17 @@ def _beside(data: bytes) -> dict[str, Any]:
 
 
 class HeldRegister:
-    """The register as this coordinator has written it; another's is a conflict."""
+    """The register as this coordinator has written it; another's is a conflict.
 
-    def __init__(self, register: StoredRegister) -> None:
+    Where it is gone, a coordinator that alone speaks to its agents goes on as far as its last
+    boundary, and opens no new history: another may have the register elsewhere (decision 20).
+    """
+
+    def __init__(self, register: StoredRegister, *, is_sole: bool = False) -> None:
+        """``is_sole``: no other coordinator can reach the agents of this one."""
+        self.is_gone = False
         self._stored = register
+        self._is_sole = is_sole
         self._recorded: Register | None = None
         self._written_s = -HOLD_S
 
@@ -208,17 +226,26 @@ class HeldRegister:
 
     async def confirm(self) -> None:
         """Raise ConflictError if another coordinator has taken over (R20)."""
-        if self._recorded is not None:
+        if self._recorded is None or self.is_gone:
+            return
+        try:
             await aside_first(HOLD_S, self._stored.confirm, self._recorded)
+        except RegisterGoneError:
+            if not self._is_sole:
+                raise
+            self.is_gone = True
 
     async def write(self, register: Register) -> None:
         """Write, and where it is not known whether that worked, look and write again (R2).
 
         Raises:
             ConflictError: another coordinator has taken over.
-            PermanentError: storage does not take it.
+            PermanentError: storage does not take it; or it is gone, and a new history was to begin.
         """
         if register == self._recorded:
+            return
+        if self.is_gone:
+            self._record_without_it(register)
             return
         expected: Register | None = self._recorded
         failure: OSError | None = None
@@ -235,6 +262,11 @@ class HeldRegister:
                 failure = error
                 _log.warning("the register could not be written: %s", error)
                 await asyncio.sleep(wait_s)
+            except RegisterGoneError:
+                if not self._is_sole:
+                    raise
+                self._record_without_it(register)
+                return
             except ConflictError as error:
                 if failure is None or conflict is not None:
                     raise
@@ -245,3 +277,9 @@ class HeldRegister:
         if conflict is not None:
             raise conflict
         raise PermanentError(f"the register cannot be written: {failure}") from failure
+
+    def _record_without_it(self, register: Register) -> None:
+        """Remember what would be written, if it is of the history that the register told of."""
+        before, self._recorded, self.is_gone = self._recorded, register, True
+        if before is None or register.lineage != before.lineage:
+            raise PermanentError(f"{self._stored} is gone, so no new history may begin")

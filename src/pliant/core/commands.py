@@ -115,6 +115,10 @@ class Publish:
     to: tuple[ReplicaId, ...]
     checkpoint: str
 
+    is_register_gone: bool = False
+    """Only while the lease of the place is still this run's; set by the coordinator's shell, which
+    looks into the register.  The core never sees it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:

@@ -59,6 +59,10 @@ class ConflictError(PermanentError):
     """Another coordinator has written the register: it has taken over, this one must end."""
 
 
+class RegisterGoneError(ConflictError):
+    """The register is no longer there: its directory was removed or moved."""
+
+
 class TransientError(PliantError):
     """A shell failed in a way that may mend itself."""
 

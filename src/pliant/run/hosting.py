@@ -50,6 +50,7 @@ from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import why_gone
 from pliant.observe.status import SIGNAL_CAME, TERMINAL_CLOSED, Board
+from pliant.run.gone_directory import WatchedDirectory, watched
 from pliant.run.job_config import JobConfig
 from pliant.run.register_home import RegisterHome, open_told_home
 from pliant.run.run_directory import holder_of
@@ -95,6 +96,7 @@ class Host:
     log: EventLog
     url: str
     token: str
+    directory: WatchedDirectory
     interrupted: asyncio.Event
     """Somebody does not want to wait for the job's end."""
 
@@ -123,6 +125,8 @@ class Host:
         end = _or_unsaved(end, self.driver.board)
         if end.exit_code == EXIT_STOPPED and self.asked:
             end = replace(end, reason=f"{end.reason}: {self.asked[0]}")
+        if self.driver.is_register_gone:
+            end = self.directory.end_without_it(end, self.driver.board)
         self.log.write("job_ended", exit_code=end.exit_code, reason=end.reason)
         return end
 
@@ -212,7 +216,12 @@ async def hosted(
     )
     interrupted, stopped, asked = asyncio.Event(), asyncio.Event(), list[str]()
     signals = on_signals(_interrupts(driver, interrupted, stopped, asked, config.out))
-    with contextlib.closing(log), contextlib.closing(sock), signals:
+    with (
+        watched(config.out) as directory,
+        contextlib.closing(log),
+        contextlib.closing(sock),
+        signals,
+    ):
         await _begun(driver.begin(is_asked=is_asked and not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
             is_alone = not is_apart  # a coordinator may follow one of its job that hangs
@@ -229,6 +238,7 @@ async def hosted(
                     log=log,
                     url=url,
                     token=token,
+                    directory=directory,
                     interrupted=interrupted,
                     asked=asked,
                 )

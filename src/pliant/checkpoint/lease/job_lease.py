@@ -13,6 +13,7 @@ from pliant.checkpoint.failures import LeaseHeldError
 from pliant.checkpoint.lease.holder import Lease, acquire, read_lease
 from pliant.checkpoint.lease.rules import BEATS_PER_TTL, LeaseRecord
 from pliant.checkpoint.store.base import Storage
+from pliant.machine.processes import machine_id, process_started
 
 TTL_S = 180.0
 """Silence after which a job of another machine is taken for dead, in seconds: three times what the
@@ -44,6 +45,24 @@ class JobLease:
         if self._lease is None or not self._lease.still_held():
             self._lease = acquire(self._storage, self._job, ttl_s=TTL_S, pid=self._pid)
         self._has_held = True
+        return True
+
+    def is_kept(self) -> bool:
+        """Look whether nobody but this run has taken the lease, which is not taken again; true.
+
+        It is the run's while it is that of any of its replicas on this machine: a copy of its
+        directory is the same job, and its processes are others.
+
+        Raises:
+            LeaseHeldError: it is not.
+        """
+        found = read_lease(self._storage)
+        mine = (self._job, machine_id(), self._pid, process_started(self._pid) or "")
+        if found is None or (found.job, found.machine, found.pid, found.process_started) != mine:
+            raise LeaseHeldError(
+                f"the directory of the run is gone, and {self._storage.place()} is no longer held "
+                "by this run: another may have gone on from there"
+            )
         return True
 
     @property

@@ -25,6 +25,8 @@ class LocalCheckpointChannel:
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
+    is_register_gone = False
+
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         """Say yes: whoever holds the place of the checkpoints is the run."""
         return True
@@ -66,6 +68,11 @@ class CoordinatorCheckpointChannel:
         self._runtime = runtime
         self._replica = runtime.member.replica
         self._reporter = reporter
+
+    @property
+    def is_register_gone(self) -> bool:
+        """Whether the coordinator has said so with its leave."""
+        return self._runtime.is_register_gone
 
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         """Ask until there is an answer; False if there is none, or this replica is dismissed."""

@@ -86,6 +86,9 @@ class ProtocolRuntime:
         self._asked = self.looked = (NO_INCARNATION, 0)
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
+        self.is_register_gone = False
+        """Whether only the lease tells by now whether a checkpoint may be published."""
+
         self._dismissed: str | None = None
         self._waiting = NO_GENERATION
         """The generation in a collective of which the main thread waits for the others."""
@@ -365,6 +368,7 @@ class ProtocolRuntime:
             case commands.Release(to=names):
                 self.released = self.released or names  # said again, it changes no leader
             case commands.Publish(checkpoint=checkpoint):
+                self.is_register_gone |= command.is_register_gone
                 self._publishable.add(checkpoint)
             case _:
                 pass  # the agent's

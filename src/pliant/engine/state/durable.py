@@ -97,6 +97,10 @@ class Snapshot:
 class CheckpointChannel(Protocol):
     """What whoever writes checkpoints asks and tells; from any thread."""
 
+    @property
+    def is_register_gone(self) -> bool:
+        """Whether leave to publish counts only while the lease is still this run's."""
+
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         """Ask whether this lineage is still the job's; blocks until there is an answer."""
 
