@@ -2195,6 +2195,14 @@ OTHERS = [
         proof=f"{OTHER}::test_it_is_told_once_what_it_does_and_where_to_read_on",
     ),
     Refusal(
+        sentence="the script calls torch.distributed.init_process_group at port 29555, which one "
+        "replica of a host alone can have. ... ",
+        when="it makes a group, though of one process, at a port of its own: the second replica "
+        "would meet it in use",
+        instead="a session; a group of one with `store=dist.HashStore()`",
+        proof=f"{OTHER}::test_it_is_told_once_what_it_does_and_where_to_read_on",
+    ),
+    Refusal(
         sentence="the script starts processes of its own with torch.multiprocessing.spawn. ... ",
         when="a script starts its own process group",
         instead="a session",

@@ -83,10 +83,30 @@ REFUSED = {
     ),
     "a group that would wait for others": (
         "import pliant, torch.distributed as dist\n"
-        "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:1', rank=1, world_size=2)\n",
+        "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:0', rank=1, world_size=2)\n",
         "the script calls torch.distributed.init_process_group, as under torchrun",
         "From torchrun",
         2,
+    ),
+    "a group of one at a port": (
+        "import os, pliant, torch.distributed as dist\n"
+        "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1')\n"
+        "os.environ['MASTER_PORT'] = '29555'\n"
+        "dist.init_process_group('gloo')\n",
+        "the script calls torch.distributed.init_process_group at port 29555, which one replica of "
+        "a host alone can have",
+        "From torchrun",
+        4,
+    ),
+    "a group of one at a port, inside of the session": (
+        LOOP
+        + "    import pliant, torch.distributed as dist\n"
+        + SESSION.replace('print("made a session")', "")
+        + "    dist.init_process_group('gloo', 'tcp://127.0.0.1:29555', rank=0, world_size=1)\n",
+        "the script calls torch.distributed.init_process_group at port 29555, which one replica of "
+        "a host alone can have",
+        "From torchrun",
+        15,
     ),
     "a device mesh": (
         "import pliant\nfrom torch.distributed.device_mesh import init_device_mesh\n"

@@ -127,10 +127,8 @@ class ScriptWatch:
             case n if n == _GROUPS and self._allows_groups:
                 pass
             case n if n == _GROUPS:
-                self._wrap(module, "init_process_group", self._on_group)
-                package = sys.modules.get("torch.distributed")
-                if package is not None and hasattr(package, "init_process_group"):
-                    self._wrap(package, "init_process_group", self._on_group)
+                for holder in (module, sys.modules.get("torch.distributed")):
+                    self._wrap(holder, "init_process_group", self._on_group, is_lasting=True)
             case n if n == _SPAWN:
                 self._wrap(module, "spawn", self._on_spawn)
             case name:
@@ -145,27 +143,48 @@ class ScriptWatch:
                 elif found is not None:
                     self._wrap(module, attribute, met)
 
-    def _wrap(self, holder: Any, name: str, check: Callable[..., None]) -> None:
+    def _wrap(
+        self, holder: Any, name: str, check: Callable[..., None], *, is_lasting: bool = False
+    ) -> None:
+        """Have a function checked, also while there is a session if the check ``is_lasting``."""
         original = getattr(holder, name, None)
         if not callable(original):
             return
 
         @functools.wraps(original)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            if self._is_open:
+            if self._is_open or is_lasting:
                 check(*args, **kwargs)
             return original(*args, **kwargs)
 
         setattr(holder, name, checked)
 
     def _on_group(self, *args: Any, **kwargs: Any) -> None:
-        """A group of this process alone may be what a library wants; a larger one cannot be."""
+        """A group of this process alone may be what a library wants; a larger one cannot be.
+
+        Nor can one at a port of its own: the next replica of the host would meet it in use.
+        """
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        port = None if given.get("store") is not None else self._fixed_port(given)
+        if port is not None:
+            words = f"the script calls torch.distributed.init_process_group at port {port}, which "
+            self._meet(TORCHRUN, f"{words}one replica of a host alone can have", is_hopeless=True)
+        if not self._is_open:
+            return
         size = given.get("world_size", -1)
         is_given = any(given.get(name) is not None for name in ("store", "rank", "init_method"))
         is_hopeless = size not in (-1, 1) or not (is_given or "RANK" in self._environ)
         words = "the script calls torch.distributed.init_process_group, as under torchrun"
         self._meet(TORCHRUN, words, is_hopeless=is_hopeless)
+
+    def _fixed_port(self, given: Mapping[str, Any]) -> str | None:
+        """Return the port at which a group would meet, if that is always the same."""
+        method = str(given.get("init_method") or "env://")
+        if method.startswith("env://"):
+            port = self._environ.get("MASTER_PORT", "") if "RANK" in self._environ else ""
+        else:
+            port = method.rpartition(":")[2] if method.startswith("tcp://") else ""
+        return port if port.isdecimal() and int(port) else None
 
     def _on_spawn(self, fn: Any, *_: Any, **__: Any) -> None:
         """Processes that prepare data are the script's affair; those of a process group are not."""
