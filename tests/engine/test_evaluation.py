@@ -97,6 +97,28 @@ def test_any_number_of_replicas_gets_what_one_gets(
         assert play(size, micro_batch_size, team) == alone
 
 
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (
+            {"size": 20},
+            r"after step 2: size of the dataset differs between replicas \(30 on r1; 20",
+        ),
+        ({"words": lambda: {4: "cd"}}, r"sample 4 of the dataset differs .*\(ab on r1; cd on r2\)"),
+    ],
+)
+def test_another_dataset_is_named(other: dict[str, Any], sentence: str) -> None:
+    """Each replica had a number of its own, or one that followed from who evaluated what."""
+    model, theirs, team = network(), Shared(1, 2, breaks="exchange"), Shared(0, 2)
+    one = replace(evaluation(model, 30, 4), words=lambda: {4: "ab"}, replica="r1")
+    replace(one, replica="r2", **other).run(model, BufferRules(model, {}, 1), theirs)
+    assert theirs.given is not None
+    team.others = [theirs.given]
+
+    with pytest.raises(UsageError, match=sentence):
+        one.run(model, BufferRules(model, {}, 1), team)
+
+
 def test_the_run_goes_on_as_if_nothing_had_been_evaluated() -> None:
     model = network()
     model[2].eval()

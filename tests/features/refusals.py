@@ -1637,6 +1637,23 @@ TOGETHER = [
         proof=f"{SESSIONS}::test_a_joiner_with_another_model_is_refused_and_nobody_notices",
     ),
     Refusal(
+        sentence="its steps() goes to step 40, the run's to step 240: the number counts from the "
+        "job's first step, on every replica alike. Load no snapshot of your own, for "
+        "Session(checkpoint=...) keeps the run, and write a number that nothing changes meanwhile",
+        when="a replica asks `steps()` for another total than the run: its script found a snapshot "
+        "of its own, a time or a file that changed",
+        instead="the same number on every replica; the run goes on without it",
+        proof="tests/core/job/test_handlers.py::test_how_far_a_call_goes_must_be_as_in_the_run",
+    ),
+    Refusal(
+        sentence="session.evaluate after step 2: size of the dataset differs between replicas (30 "
+        "on r1; 20 on r2); evaluate the same dataset on every replica, and draw parts of it with a "
+        "seed (pliant.seed, or a generator of random_split)",
+        when="the size of the dataset, the micro-batch or one of four samples is not the same",
+        instead="the same dataset on every replica",
+        proof="tests/engine/test_evaluation.py::test_another_dataset_is_named",
+    ),
+    Refusal(
         sentence="its numerics is 5b5870ebce8a, the run has 715f302e20e8: it rounds differently; "
         "give every host the same of MKL_*, ONEDNN_*, DNNL_*, OMP_* and ATEN_CPU_CAPABILITY; "
         "unlike processors may agree with ATEN_CPU_CAPABILITY=avx2, MKL_CBWR=COMPATIBLE and "

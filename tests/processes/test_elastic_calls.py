@@ -46,6 +46,18 @@ def test_who_is_late_for_a_call_joins_in_the_next_one(tmp_path: Path, workers: i
     assert {(r["committed"], r["digest"]) for r in lines_of(path)} == {alone(tmp_path)}
 
 
+def test_who_asks_for_fewer_steps_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    """It ended the job as finished, or session.evaluate was blamed, which nobody had called."""
+    path = tmp_path / "digests"
+    words = ("--digest-file", path, "--short", "r2")
+    with running(tmp_path, SCRIPT, *words, replicas=2, restarts=0, warm=True) as job:
+        assert job.process.wait(100) == 0
+        (dismissed,) = job.records("dismiss")
+    assert dismissed["reason"].startswith("its steps() goes to step 3, the run's to step 4:")
+    (line,) = lines_of(path)
+    assert (line["committed"], line["digest"]) == alone(tmp_path)
+
+
 def test_a_stop_in_a_step_that_is_committed_late_ends_the_job_after_it(tmp_path: Path) -> None:
     path = tmp_path / "digests"
     words = ("--digest-file", path, "--stop-at", 6, "--faults", "r2@vote:6=SIGKILL")

@@ -51,7 +51,7 @@ def main() -> None:
         if options.faults:
             faults.install_plan(options.faults, replica=session.replica)
         for total in (FIRST_CALL, SECOND_CALL):
-            for step in session.steps(total):
+            for step in session.steps(total - (me == options.short)):
                 for points, labels in step:
                     if step.index == options.stop_at:
                         step.stop()
@@ -89,6 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--digest-file", type=Path, required=True)
     parser.add_argument("--meeting", type=Path)
     parser.add_argument("--stop-at", type=int)
+    parser.add_argument("--short", help="replica whose calls go less far")
     parser.add_argument("--lingers", type=Path, help="file without which r1 stays behind all")
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     return parser.parse_args()

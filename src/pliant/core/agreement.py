@@ -122,3 +122,12 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:  # whatever it is, nothing is known against it
         return False
+
+
+def another_total(mine: object, its: object) -> str:
+    """Say that a replica's call of ``steps()`` does not end at the step at which the run's does."""
+    return (
+        f"its steps() goes to step {mine}, the run's to step {its}: the number counts from the "
+        "job's first step, on every replica alike. Load no snapshot of your own, for "
+        "Session(checkpoint=...) keeps the run, and write a number that nothing changes meanwhile"
+    )

@@ -56,6 +56,9 @@ SCRIPT_MODULE = "module "
 SAMPLE = "sample "
 """In the identity of a worker: begins the name of each sample of its dataset that was looked at."""
 
+TOTAL = "total of steps() "
+"""In the identity of a worker: begins the name of how far a call of ``steps()`` goes."""
+
 NO_CHECKPOINT = ""
 """Name of the checkpoint that a history begins from if it begins at step 0 once more."""
 

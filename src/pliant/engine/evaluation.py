@@ -29,6 +29,7 @@ from pliant.core.errors import UsageError
 from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.loading import Samples
+from pliant.engine.state import naming
 from pliant.engine.state.buffers import BufferRules
 
 Values = dict[str, float]
@@ -93,6 +94,9 @@ class Evaluation:
     micro_batch_size: int
     coordinates: tuple[int, ...]
     """Of this call in the run: seed, committed steps, how many were before it in the same tail."""
+    replica: str = ""
+    words: Callable[[], Mapping[int, str]] = dict
+    """Says what some samples are, for the comparison with other replicas."""
 
     def run(self, model: torch.nn.Module, buffers: BufferRules, team: EvaluationTeam) -> Outcome:
         """Return the weighted mean over the dataset: a number, or one by name."""
@@ -111,10 +115,25 @@ class Evaluation:
             team.attend()
             rows[number] = self._row(number, buffers)
         name = "evaluate/" + "/".join(map(str, self.coordinates))
-        parts = team.exchange(name, _pack(rows)) if size > 1 else None
-        for part in parts or ():
+        if size == 1 or (parts := team.exchange(name, _pack(rows, self._described()))) is None:
+            return rows
+        looks: list[dict[str, str]] = [json.loads(part)[0] for part in parts]
+        who = [look.pop("") for look in looks]
+        if (what := naming.difference(looks, who)) is not None:
+            raise UsageError(
+                f"session.evaluate after step {self.coordinates[1] - 1}: {what}; evaluate the same "
+                "dataset on every replica, and draw parts of it with a seed (pliant.seed, or a "
+                "generator of random_split)"
+            )
+        for part in parts:
             rows |= _unpack(part)
         return rows
+
+    def _described(self) -> dict[str, str]:
+        """Return what must be equal on all, and under no name whose it is."""
+        samples = {f"sample {index} of the dataset": word for index, word in self.words().items()}
+        sizes = {"size of the dataset": self.size, "micro_batch_size": self.micro_batch_size}
+        return {"": self.replica, **{name: str(one) for name, one in sizes.items()}, **samples}
 
     def _row(self, number: int, buffers: BufferRules) -> Row:
         start = number * self.micro_batch_size
@@ -180,12 +199,12 @@ def _sum(values: Sequence[float]) -> float:
         return sum(values)
 
 
-def _pack(rows: Mapping[int, Row]) -> bytes:
+def _pack(rows: Mapping[int, Row], look: Mapping[str, str]) -> bytes:
     listed = [
         [number, row.weight.hex(), {name: value.hex() for name, value in row.values.items()}]
         for number, row in rows.items()
     ]
-    return json.dumps(listed, separators=(",", ":")).encode()
+    return json.dumps([look, listed], separators=(",", ":")).encode()
 
 
 def _unpack(data: bytes) -> dict[int, Row]:
@@ -194,5 +213,5 @@ def _unpack(data: bytes) -> dict[int, Row]:
             weight=float.fromhex(weight),
             values={name: float.fromhex(value) for name, value in values.items()},
         )
-        for number, weight, values in json.loads(data)
+        for number, weight, values in json.loads(data)[1]
     }

@@ -22,6 +22,7 @@ from pliant.engine.collaborators import Collaborators
 from pliant.engine.data import loading, randomness
 from pliant.engine.data.from_loader import data_arguments, evaluation_arguments
 from pliant.engine.data.loading import Samples
+from pliant.engine.data.sample_words import Words, words_of_samples
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
@@ -157,6 +158,8 @@ class Session:
         self._state = self._parts.state
         self._collate_fn = data.collate_fn
         self._warmup = warmup
+        self._looked_at: tuple[Samples, Words] | None = None
+        """The dataset that was evaluated last, and some of its samples in words."""
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
         self._steps: Steps | None = None
         self._planned = 0  # what the calls of steps() have come to
@@ -212,8 +215,8 @@ class Session:
         total = session_settings.total_steps(total, epochs, self.steps_per_epoch)
         self._planned = session_settings.further(total, self._planned, self.steps_per_epoch)
         self._leave_steps()
-        self._parts.reporter.planned(self._parts.planned(total))
         self._steps = Steps(self._training, total, self.steps_per_epoch)
+        self._parts.reporter.planned(self._parts.planned(total))  # by who may train
         return self._steps
 
     @property
@@ -297,6 +300,8 @@ class Session:
             collate_fn=collate_fn or self._collate_fn,
             micro_batch_size=micro_batch_size,
             coordinates=(self._settings.seed, *self._evaluated),
+            replica=self.replica,
+            words=lambda: self._words_of(samples),
         )
         team = self._training.team_of_tail(done.decision.generation)
         return work.run(self._objects.model, self._parts.buffers, team)
@@ -371,6 +376,12 @@ class Session:
         if undone and self._parts.is_to_write(leads=self._training.membership.leads):
             for target in undone:
                 self._parts.weights.write(target)
+
+    def _words_of(self, dataset: Samples) -> Words:
+        """Return some samples of a dataset in words; looked at once while it is evaluated."""
+        if self._looked_at is None or self._looked_at[0] is not dataset:
+            self._looked_at = dataset, words_of_samples(dataset, self._settings.seed)
+        return self._looked_at[1]
 
     def _leave_steps(self) -> None:
         if self._steps is not None:

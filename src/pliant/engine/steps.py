@@ -124,7 +124,7 @@ class Steps:
         self._total = total
         self._steps_per_epoch = steps_per_epoch
         self._step: Step | None = None
-        self._is_over = not training.membership.arrive()
+        self._is_over = not training.arrive(total)
         self._num_to_come = 0 if self._is_over else max(0, total - training.committed)
 
     def __iter__(self) -> Iterator[Step]:

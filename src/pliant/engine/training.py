@@ -144,6 +144,11 @@ class Training:
         self._membership = membership
         self._reports.begin()
 
+    def arrive(self, total: int) -> bool:
+        """Begin a call of ``steps()``; False if the job has finished it."""
+        self.comparison.total = total
+        return self.membership.arrive(total)
+
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over.
 
@@ -211,6 +216,7 @@ class Training:
         """Step the schedulers of these names."""
         with self.script_calls.paused():
             self.update.feed(values)
+        self.comparison.feed(values)
 
     def _next_batch(self, step: int) -> tuple[Any] | None:
         while self.committed == step:

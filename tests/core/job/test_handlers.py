@@ -104,3 +104,19 @@ def test_a_sample_that_differs_is_named_and_one_that_only_one_side_has_is_not() 
     )
     assert difference(mine, slow) is None
     assert difference(slow, mine) is None
+
+
+def test_how_far_a_call_goes_must_be_as_in_the_run() -> None:
+    """Seen: a joiner that loaded a snapshot of its own ended the job as finished at step 203."""
+    run, same, less, later = (
+        replace(spare(RUN), identity=(("reduction", "fast"), (f"total of steps() {call}", total)))
+        for call, total in ((0, "240"), (0, "240"), (0, "40"), (1, "40"))
+    )
+
+    assert difference(same, run) is None
+    assert difference(later, run) is None
+    assert difference(less, run) == (
+        "its steps() goes to step 40, the run's to step 240: the number counts from the job's "
+        "first step, on every replica alike. Load no snapshot of your own, for "
+        "Session(checkpoint=...) keeps the run, and write a number that nothing changes meanwhile"
+    )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
+from pliant.core.errors import UsageError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.resolve import NO_STEP, Header
 from pliant.core.values import NO_GENERATION, Generation, Lineage, Order, ReplicaId, Seat
+from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol import meeting
 from pliant.engine.protocol.meeting import LoopFlags, meet
 from pliant.engine.protocol.membership_port import Ending
@@ -76,3 +79,18 @@ def test_where_all_commit_late_what_their_votes_asked_for_is_agreed(
     assert met(late, asked, monkeypatch) == Ending.OUTSIDE
     assert met(late, redone, monkeypatch) == Ending.NONE
     assert len(late[0].to_ints()) == meeting._HEADER_INTS
+
+
+def test_nobody_is_taken_in_whose_call_goes_to_another_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also in a later call, of which the coordinator does not know how far it goes."""
+    trains = header(203, voted=False), flags(Ending.NONE, Ending.NONE)._replace(total=240)
+    joins = replace(header(0, voted=False), has_state=False), trains[1]._replace(total=40)
+    between = joins[0], joins[1]._replace(total=0)
+
+    with pytest.raises(UsageError, match=r"r2 cannot join: its steps\(\) goes to step 40, the run"):
+        met(joins, trains, monkeypatch)
+    with pytest.raises(GroupBroken, match="r1 goes to step 40 instead of 240"):
+        met(trains, joins, monkeypatch)
+    met(between, trains, monkeypatch)

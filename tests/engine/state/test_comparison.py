@@ -44,6 +44,12 @@ def write(parameter: torch.Tensor) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Replica], object], str, str]] = {
+    "total": (lambda r: setattr(r.comparison, "total", 70), "arguments", "the total of steps()"),
+    "fed": (
+        lambda r: r.comparison.feed({"loss": 0.5}),
+        "arguments",
+        "what session.feed(loss=...) was given",
+    ),
     "mode": (lambda r: r.model[1].eval(), "modes", "training of module '1' (train() or eval())"),
     "frozen": (lambda r: r.model[0].bias.requires_grad_(False), "modes", "requires_grad of '0.b"),
     "buffer": (lambda r: r.model[1].running_var.add_(1), "tensors", "buffer '1.running_var'"),
@@ -69,7 +75,7 @@ def test_a_difference_is_in_one_digest_and_among_its_names(change: str) -> None:
     first = next(number for number, (a, b) in enumerate(pairs) if a != b)
     assert ASPECTS[first] == aspect
     a, b = mine.comparison.named(first), theirs.comparison.named(first)
-    (found,) = [key for key in a if a[key] != b[key]]
+    (found,) = [key for key in a.keys() | b.keys() if a.get(key) != b.get(key)]
     assert found.startswith(name)
     assert mine.comparison.whole() != theirs.comparison.whole()
 

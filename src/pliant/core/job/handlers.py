@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pliant.core import events
+from pliant.core.agreement import another_total
 from pliant.core.commands import Dismiss, Look, Publish
 from pliant.core.durability import LEAVE_S
 from pliant.core.errors import ConfigError
@@ -47,6 +48,7 @@ from pliant.core.values import (
     NUMERICS,
     SAMPLE,
     SCRIPT_MODULE,
+    TOTAL,
     NodeId,
     ReplicaId,
 )
@@ -269,6 +271,12 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     ours, theirs_ = dict(spare.identity), dict(reference.identity)
     if ours.pop(CHECKPOINT_PLACE, "") != theirs_.pop(CHECKPOINT_PLACE, ""):
         return ANOTHER_PLACE
+    for name in sorted(ours.keys() | theirs_.keys()):
+        if not name.startswith(TOTAL):
+            continue
+        mine, its = ours.pop(name, ""), theirs_.pop(name, "")
+        if mine and its and mine != its:
+            return another_total(mine, its)
     is_exact = theirs_.get("reduction", "exact") == "exact"
     for name in sorted(ours.keys() | theirs_.keys()):
         if ours.get(name) == theirs_.get(name) or not (is_exact or name == "reduction"):

@@ -66,12 +66,13 @@ class Alone:
         self.leads = True
         self.place = (0, 1)
 
-    def arrive(self) -> bool:
+    def arrive(self, total: int = 0) -> bool:
         """Be a member; first go on from the newest checkpoint, in the call that it was taken in.
 
         Raises:
             ConfigError: there are checkpoints, and none can be used.
         """
+        del total
         damaged = ""
         while self._found:
             newest = self._found[0]

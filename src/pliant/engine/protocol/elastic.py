@@ -22,7 +22,7 @@ from pliant.core.events import ExitKind, Spare, Switched
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.values import NO_GENERATION, Found, Generation, Order
+from pliant.core.values import NO_GENERATION, TOTAL, Found, Generation, Order
 from pliant.engine import probe
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
@@ -85,6 +85,8 @@ class ElasticMembership:
         self._asked = Ending.NONE
         self._ending = Ending.NONE
         self._has_left_loop = False
+        self._total = 0, 0
+        """How many calls of ``steps()`` were finished before the last one, and how far it goes."""
 
     @property
     def member(self) -> Member:
@@ -101,12 +103,13 @@ class ElasticMembership:
 
     # --- WorkerMembership -------------------------------------------------------------
 
-    def arrive(self) -> bool:
+    def arrive(self, total: int = 0) -> bool:
         """Be a member that holds state; False if the job has finished this ``steps()`` call.
 
         A new replica says Spare here and waits, for as long as the coordinator has no use for it.
         """
         self._runtime.check_leaving()
+        self._total = self.member.calls, total
         self._runtime.arrive()
         while not self.member.has_state:
             self._runtime.tell(self._spare())
@@ -272,7 +275,7 @@ class ElasticMembership:
             GroupBroken: somebody failed, or a newer Reform has come.
         """
         group = self._runtime.group(order)
-        flags = LoopFlags(self._ending, self._has_left_loop, self._asked)
+        flags = LoopFlags(self._ending, self._has_left_loop, self._asked, self._total_here)
         meeting = meet(self._runtime, order, group, flags, self._slots.pace_us)
         self._ending = max(self._ending, meeting.ending)
         self._act_on(order, group, meeting)
@@ -350,6 +353,11 @@ class ElasticMembership:
         number = protocol.boundary(member, [Generation(one.ready) for one in said])
         self._crossing = member.ordered if number else None
 
+    @property
+    def _total_here(self) -> int:
+        calls, total = self._total
+        return total if calls == self.member.calls else 0
+
     def _spare(self) -> Spare:
         asked_by, looked = self._runtime.looked
         return Spare(
@@ -358,7 +366,7 @@ class ElasticMembership:
             num_slots=self._shape.num_slots,
             layout=describe_layout(self._shape.layout),
             endpoint=self._runtime.endpoint,
-            identity=self._identity,
+            identity=(*self._identity, (f"{TOTAL}{self._total[0]}", str(self._total[1]))),
             is_durable=self._is_durable,
             checkpoints=self._found,
             asked_by=asked_by,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from pliant.core.agreement import another_total
 from pliant.core.errors import NoStateError, UsageError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member_value import Member
@@ -41,10 +42,13 @@ class LoopFlags(NamedTuple):
     asked: Ending
     """What its last vote asked for."""
 
+    total: int = 0
+    """How far its call of ``steps()`` goes; 0: it is in none."""
+
     @classmethod
-    def of(cls, ending: int, has_left_loop: int, asked: int) -> LoopFlags:
+    def of(cls, ending: int, has_left_loop: int, asked: int, total: int) -> LoopFlags:
         """Return what a row of integers says."""
-        return cls(Ending(ending), bool(has_left_loop), Ending(asked))
+        return cls(Ending(ending), bool(has_left_loop), Ending(asked), total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ def meet(
     # Where all commit late nobody has seen what the metadata of their votes asked for.
     all_late = set(resolution.survivors) <= set(resolution.commits)
     known = [max(one.ending, one.asked) if all_late else one.ending for one in survivors]
+    here = [rank for rank, header in enumerate(headers) if header.calls == resolution.calls]
+    _check_totals({rank: said[rank].total for rank in here}, resolution, order, group.rank)
     calls = {headers[rank].calls for rank in (*resolution.survivors, *resolution.joiners)}
     return Meeting(
         resolution=resolution,
@@ -96,6 +102,24 @@ def meet(
         apart=max(calls) if resolution.joiners and len(calls) > 1 else 0,
         paces_us=tuple(row[-1] for row in rows),
     )
+
+
+def _check_totals(
+    totals: Mapping[int, int], resolution: Resolution, order: Order, own: int
+) -> None:
+    """Take nobody in whose call of ``steps()`` goes elsewhere: it would end the job, or go on.
+
+    ``totals``: by rank, of those who are in the same call.
+    """
+    total = max(totals.get(rank, 0) for rank in resolution.survivors)
+    for rank in resolution.joiners:
+        its = totals.get(rank, 0)
+        if its == total or 0 in (its, total):
+            continue
+        name = order.replicas[rank]
+        if rank == own:
+            raise UsageError(f"{name} cannot join: {another_total(its, total)}")
+        raise GroupBroken(order.generation, f"{name} goes to step {its} instead of {total}")
 
 
 def _check_loops(settled: Sequence[LoopFlags]) -> None:

@@ -155,7 +155,7 @@ class WorkerMembership(Protocol):
     def leads(self) -> bool:
         """Whether this replica is the first member of its generation."""
 
-    def arrive(self) -> bool:
+    def arrive(self, total: int = 0) -> bool:
         """Be a member that holds state, or learn that this ``steps()`` call is over: False."""
 
     def formed(self) -> Formed:

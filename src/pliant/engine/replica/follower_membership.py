@@ -136,7 +136,7 @@ class FollowerMembership:
     def _seat(formed: Formed) -> tuple[int, int]:
         return formed.group.rank, formed.group.size
 
-    def arrive(self) -> bool:
+    def arrive(self, total: int = 0) -> bool:
         """Be a member that holds state; False if this ``steps()`` call is over."""
         self._check_leaving()
         return bool(self._follow("arrive").number)

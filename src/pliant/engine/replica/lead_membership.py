@@ -64,11 +64,11 @@ class LeadMembership:
         self._return("place")
         return place
 
-    def arrive(self) -> bool:
+    def arrive(self, total: int = 0) -> bool:
         """Be a member that holds state, once every worker has come."""
         self._followers.await_all()
         with self._ended_alike():
-            has_arrived = self._elastic.arrive()
+            has_arrived = self._elastic.arrive(total)
         self._return("arrive", number=int(has_arrived))
         return has_arrived
 

@@ -4,6 +4,7 @@ Owns what is told when: a digest per aspect with every vote, and names for the s
 them differs.  Must not know how replicas meet, who they are, or what follows.
 
     aspect      taken                      how much
+    arguments   at the boundary            what session calls were given since the one before: all
     settings    at the vote                hyper-parameters, counts of schedulers, what a sampler
                                            draws for the step: all, every step
     modes       at the boundary            ``training``, ``requires_grad``: all, every step
@@ -37,7 +38,7 @@ PART_BYTES = 4 * 1024 * 1024
 OBJECTS_EVERY = 16
 """Steps between two looks at what only the script's own code can give: that may take long."""
 
-ASPECTS = ("settings", "modes", "flags", "tensors", "objects")
+ASPECTS = ("arguments", "settings", "modes", "flags", "tensors", "objects")
 """In the order in which a difference is looked for: a cause before what follows from it."""
 
 UNKNOWN = 0
@@ -73,6 +74,11 @@ class StateComparison:
         named_parameters = state.model.named_parameters()
         self._sharded = frozenset(name for name, one in named_parameters if is_sharded(one))
         self._is_received = False
+        self.total = 0
+        """How far this call of ``steps()`` goes."""
+        self._fed: dict[str, Any] = {}
+        """What ``feed`` was given in this tail."""
+        self._arguments: dict[str, Any] = {}
         self._modes: dict[str, Any] | None = None
         self._objects: Named = {}
         self._part: dict[TensorPath, tuple[int, int, int]] = {}
@@ -84,9 +90,16 @@ class StateComparison:
         """Look at what only the boundary shows; before anything is sent or received there."""
         is_known = not self._is_received  # else it may be of the middle of the others' step
         self._is_received = False
+        self._arguments = {"total": self.total, "fed": self._fed} if is_known else {}
+        self._fed = {}
         self._modes = self._state.flags() if is_known else None
         is_turn = is_known and committed % OBJECTS_EVERY == 0
         self._objects = naming.named(self._state.objects()) if is_turn else {}
+
+    def feed(self, values: Mapping[str, float]) -> None:
+        """Take note of what the script gives to ``feed`` in this tail."""
+        for name, value in values.items():
+            self._fed[name] = [*self._fed.get(name, ()), float(value)]
 
     def receive(self) -> None:
         """Take note that the state is from elsewhere."""
@@ -134,6 +147,7 @@ class StateComparison:
         """
         self._check_parameters()
         return (
+            _digest(self._arguments) if self._arguments else UNKNOWN,
             _digest(self._settings_of_step()),
             UNKNOWN if self._modes is None else _digest(self._modes),
             _digest(self._state.flags()),
@@ -146,7 +160,7 @@ class StateComparison:
 
         Of the first step here they are of all parameters, and of what optimizers have of them.
         """
-        settings, modes, flags, _, objects = digests
+        arguments, settings, modes, flags, _, objects = digests
         part = {path: found for path, found in self._part.items() if not self._is_sharded(path)}
         if self._step == self._first_step:
             for path, tensor in self._state.tensors():
@@ -154,7 +168,7 @@ class StateComparison:
                     part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
         if self._sharded and not self._is_kept:  # the script's objects may have a worker's parts
             objects = UNKNOWN
-        return settings, modes, flags, _digest(part), objects
+        return arguments, settings, modes, flags, _digest(part), objects
 
     def _is_sharded(self, path: TensorPath) -> bool:
         match path:
@@ -166,6 +180,8 @@ class StateComparison:
     def named(self, aspect: int) -> Named:
         """Name what an aspect consists of."""
         match ASPECTS[aspect]:
+            case "arguments":
+                return naming.named(self._arguments)
             case "settings":
                 return naming.named(self._settings_of_step())
             case "modes":
@@ -182,7 +198,8 @@ class StateComparison:
         state = self._state
         tensors = dict(naming.told(path, naming.digest_of(t)) for path, t in state.tensors())
         settings, flags = naming.named(self._settings()), naming.named(state.flags())
-        return settings | flags | tensors | naming.named(state.objects())
+        first = naming.named(self._arguments) | settings
+        return first | flags | tensors | naming.named(state.objects())
 
     def _settings_of_step(self) -> dict[str, Any]:
         draws = self._draws(self._step)

@@ -109,6 +109,10 @@ def _name(path: tuple[Any, ...]) -> str:
             return f"{_last(rest)} of optimizer {number}"
         case ("schedulers", number, *rest):
             return f"{_last(rest)} of scheduler {number}"
+        case ("total",):
+            return "the total of steps()"
+        case ("fed", name):
+            return f"what session.feed({name}=...) was given"
         case ("draws",):
             return "what the sampler draws for this step"
         case ("extra", name, *rest):
