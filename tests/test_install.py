@@ -101,6 +101,7 @@ def test_the_base_is_the_command_line_and_the_coordinator(
     assert (helped.returncode, helped.stderr) == (0, "")
     assert "coordinator" in helped.stdout
     assert looked.returncode == 0, looked.stderr
+    assert pliant("docs", "run-a-job").stdout.startswith("# Run a job")
     assert refused.returncode == 2
     assert refused.stderr == "pliant: pliant run needs torch: pip install 'pliant[engine]'\n"
 

@@ -18,7 +18,9 @@ def test_import_pliant_does_not_import_torch() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == "['Checkpoint', 'Session', 'mesh', 'seed']"
+    assert done.stdout.strip() == (
+        "['Checkpoint', 'ConfigError', 'PliantError', 'Session', 'UsageError', 'mesh', 'seed']"
+    )
 
 
 def test_completion_and_help_show_the_public_names_before_anything_is_imported() -> None:
@@ -38,12 +40,13 @@ def test_completion_and_help_show_the_public_names_before_anything_is_imported()
 
 
 @pytest.mark.timeout(120)
-def test_a_copy_without_git_builds_a_wheel_that_holds_every_module(tmp_path: Path) -> None:
+def test_a_copy_without_git_builds_a_wheel_that_holds_every_module_and_page(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "docs", source / "docs")
 
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source],
@@ -58,4 +61,6 @@ def test_a_copy_without_git_builds_a_wheel_that_holds_every_module(tmp_path: Pat
         for path in (source / "src").rglob("*")
         if path.is_file()
     }
+    pages = (path for path in (source / "docs").rglob("*") if path.is_file())
+    written |= {f"pliant/{path.relative_to(source)}" for path in pages}
     assert packed == written

@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pliant.checkpoint.checkpoint import Checkpoint
+    from pliant.core.errors import ConfigError, PliantError, UsageError
     from pliant.engine.data.randomness import seed
     from pliant.engine.replica.device_mesh import mesh
     from pliant.engine.session import Session
 
-_ENGINE_NAMES = {
+_PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
+    **dict.fromkeys(("ConfigError", "PliantError", "UsageError"), "pliant.core.errors"),
     "Session": "pliant.engine.session",
     "mesh": "pliant.engine.replica.device_mesh",
     "seed": "pliant.engine.data.randomness",
 }
 
-__all__ = ["Checkpoint", "Session", "mesh", "seed"]
+__all__ = ["Checkpoint", "ConfigError", "PliantError", "Session", "UsageError", "mesh", "seed"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import an engine name, and with it torch, on first use (PEP 562)."""
-    if name in _ENGINE_NAMES:
+    """Import a public name on first use, and with those of the engine torch (PEP 562)."""
+    if name in _PUBLIC_NAMES:
         try:
-            return getattr(import_module(_ENGINE_NAMES[name]), name)
+            return getattr(import_module(_PUBLIC_NAMES[name]), name)
         except ModuleNotFoundError as error:
             from pliant.machine.engine_packages import ENGINE_PACKAGES, lacking_engine
 

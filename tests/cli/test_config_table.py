@@ -70,3 +70,15 @@ def test_the_table_is_printed_for_people_and_for_programs(
     assert found["hangInSeconds"]["default"] == "1800"
     assert found["hangInSeconds"]["where"] == "--limit, spec.limits"
     assert found["minReplicas"]["where"] == "--min, spec.elasticPolicy"
+
+
+def test_names_are_whole_in_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert code_of(["config"]) == 0
+
+    words = capsys.readouterr().out.replace(",", " ").split()
+    for row in rows():
+        assert {row.name, *row.where.replace(",", " ").split()} <= set(words)

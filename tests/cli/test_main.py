@@ -428,3 +428,20 @@ def test_a_full_disk_is_one_sentence() -> None:
         1,
         "pliant: the output cannot be written: No space left on device\n",
     )
+
+
+def test_top_watches_the_job_where_there_is_no_pool_and_a_pool_says_its_address(
+    coordinator: type[Coordinator], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    coordinator.answer = (200, {"state": "training"})
+
+    assert code_of(["top", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"state": "training"}
+
+    jobs = tmp_path / "state" / "pliant" / "jobs"
+    values = json.loads((jobs / "gpt.json").read_text()) | {"pool": "default"}
+    (pools := jobs.with_name("pools")).mkdir()
+    (pools / "default.json").write_text(json.dumps(values))
+    (pools / "default.token").write_text("secret")
+    assert code_of(["pool", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["url"] == values["url"]

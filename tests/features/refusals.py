@@ -667,7 +667,7 @@ MADE = [
     Refusal(
         sentence="TwoPass computes a step in two passes (first_step and second_step), and a "
         "session makes one; pass the optimizer that it wraps, and perturb the weights within the "
-        "loss of a micro-batch (docs/howto/bring-your-script.md, SAM)",
+        "loss of a micro-batch (pliant docs bring-your-script, SAM)",
         when="an optimizer perturbs the weights for a second forward and backward: SAM and its kin",
         instead="SAM within the loss of a micro-batch",
         script=own_optimizer(TwoPass),
@@ -1228,7 +1228,7 @@ LOOP = [
     Refusal(
         sentence="optimizer.step() was called by the script; the session steps the optimizer when "
         "the loop over a step ends; how several take turns is in "
-        "docs/howto/bring-your-script.md, Alternating optimizers",
+        "pliant docs bring-your-script, Alternating optimizers",
         when="the loop of a GAN was left, with its two optimizers",
         instead="freeze who is to wait, in the tail",
         script=stepping_by_turns,
@@ -2194,7 +2194,7 @@ WRITTEN = [
 ]
 
 OTHER = "tests/engine/worker/test_other_scripts.py"
-SHOWN = "in docs/howto/bring-your-script.md shows the lines (train.py, line 7)"
+SHOWN = "in pliant docs bring-your-script shows the lines (train.py, line 7)"
 
 OTHERS = [
     Refusal(
@@ -2245,7 +2245,7 @@ OTHERS = [
     Refusal(
         sentence="the script has made no pliant.Session in 540 s and is at train.py, line 7. If it "
         "needs longer to get there, say so: --session-timeout 2h; if it trains otherwise, "
-        "docs/howto/bring-your-script.md shows what to change",
+        "pliant docs bring-your-script shows what to change",
         when="a script does something else, or prepares its data for long",
         instead="`--session-timeout`, `spec.sessionTimeoutInSeconds`",
         proof=f"{OTHER}::test_who_makes_no_session_in_time_is_ended_wherever_it_is",

@@ -1232,6 +1232,12 @@ SHARED = [
 
 INSTALLED = [
     Refusal(
+        sentence="there is no page 'x'; all are in pliant docs",
+        when="`pliant docs` is asked for a page that there is not",
+        instead="a name of `pliant docs`",
+        command="docs x",
+    ),
+    Refusal(
         sentence="pliant run needs torch: pip install 'pliant[engine]'",
         when="pliant was installed without what trains",
         instead="the command that it names",

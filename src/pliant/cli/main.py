@@ -30,6 +30,7 @@ from pliant.cli import (
     checkpoint_commands,
     completion,
     config_table,
+    docs_command,
     doctor_command,
     job_commands,
     pool_commands,
@@ -79,6 +80,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     config_table.config: {},
     simulate_command.simulate: {},
     doctor_command.doctor: {},
+    docs_command.docs: {},
     run_commands.demo: {},
 }
 """In the order of the help."""

@@ -177,9 +177,10 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
 @app.command("status")
 def status(which: PoolName = None, as_json: Json = False) -> int:
     """Show what there is, who has it, and who waits for what."""
-    found = pool_caller(which).ask("GET", "/v1/status")
+    pool = any_pool(which, state_directory())
+    found = Caller(pool).ask("GET", "/v1/status")
     if as_json:
-        return print_json(found)
+        return print_json({**found, "url": pool.url, "socket": pool.socket and str(pool.socket)})
     from pliant.cli.top import pool_panel
 
     return draw(pool_panel(found))

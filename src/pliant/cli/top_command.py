@@ -10,12 +10,29 @@ from functools import partial
 from typing import cast
 
 from pliant.cli import job_commands, pool_commands
+from pliant.cli.arguments import state_directory
 from pliant.cli.elsewhere import JobPlace, from_any_host
 from pliant.cli.options import Job, Json, PoolName
 from pliant.cli.screens import job_panel
 from pliant.cli.terminal import PlainConsole
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
+from pliant.machine.discovery import NotRunningError
+from pliant.machine.jobs import running_jobs
+from pliant.machine.pools import any_pool
+from pliant.observe.runs import find_running
+
+
+def _only_a_job() -> str | None:
+    """Return the job that runs where no pool does; None: there is a pool, or no job either."""
+    state = state_directory()
+    try:
+        any_pool(None, state)
+    except NotRunningError:
+        return find_running(None, state).name if running_jobs(state.jobs) else None
+    except ConfigError:  # several pools
+        pass
+    return None
 
 
 @from_any_host
@@ -25,6 +42,8 @@ def top(which: PoolName = None, job: Job = None, as_json: Json = False) -> int:
 
     console, place = PlainConsole(), cast(JobPlace, job)
     is_watched = console.is_terminal and not as_json
+    if place is None and which is None:
+        place = _only_a_job()
     if place is None:
         if not is_watched:
             return pool_commands.status(which, as_json)

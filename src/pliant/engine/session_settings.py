@@ -192,7 +192,7 @@ def _check_one_pass(optimizer: torch.optim.Optimizer) -> None:
             raise ConfigError(
                 f"{name} computes a step in two passes ({' and '.join(passes)}), and a session "
                 "makes one; pass the optimizer that it wraps, and perturb the weights within the "
-                "loss of a micro-batch (docs/howto/bring-your-script.md, SAM)"
+                "loss of a micro-batch (pliant docs bring-your-script, SAM)"
             )
     # Of the class: a scheduler puts a wrapper, unbound, into the optimizer itself.
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()

@@ -42,9 +42,7 @@ LOOKED_AT = 3
 """First updates after which optimizers are looked at: state is made in the first, and what an
 optimizer remembers of its last gradient is there in the second."""
 
-_TAKE_TURNS = (
-    "; how several take turns is in docs/howto/bring-your-script.md, Alternating optimizers"
-)
+_TAKE_TURNS = "; how several take turns is in pliant docs bring-your-script, Alternating optimizers"
 
 AS_CALLED = (
     "a session calls it without a closure, once the gradient is whole and has no graph; use an "

@@ -17,7 +17,7 @@ from pliant.wire.messages import Ended, Noted, Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
-PAGE = "docs/howto/bring-your-script.md shows the lines"
+PAGE = "pliant docs bring-your-script shows the lines"
 
 LOOP = """
     import torch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PAGE = "docs/howto/bring-your-script.md"
+PAGE = "pliant docs bring-your-script"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
