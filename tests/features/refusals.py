@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -386,6 +387,11 @@ def ruled(rule: str, dtype: torch.dtype) -> Script:
         session(model=model, buffers={"kept": rule})
 
     return script
+
+
+def logged_inside(at: SimpleNamespace) -> None:
+    with TemporaryDirectory() as directory:
+        at.session.open_log(f"{directory}/log.csv").write("inside")
 
 
 def opened(use: Callable[[pliant.Session], object]) -> None:
@@ -1445,6 +1451,34 @@ LOOP = [
         when="a buffer of more than 16384 elements, taken for a constant, moves",
         instead='`buffers={"kept": "mean"}`',
         script=holding(torch.zeros(20_000), rebind(lambda x: torch.ones(20_000))),
+    ),
+    Refusal(
+        sentence="a log of session.open_log is written in the tail of a step, behind the loop over "
+        "its micro-batches, of which each replica has its own",
+        when="`log.write` stands in the inner loop",
+        instead="indent it less",
+        script=trained(logged_inside),
+    ),
+    Refusal(
+        sentence="/tmp/log.csv is there and session.open_log did not write it; move it away, or "
+        "give the log another name",
+        when="a file of that name is there",
+        instead="another name",
+        proof="tests/engine/test_step_log.py::test_a_file_that_something_else_wrote_is_refused",
+    ),
+    Refusal(
+        sentence="session.open_log('/tmp/logs/log.csv'): there is no directory /tmp/logs; make it "
+        "with os.makedirs(..., exist_ok=True)",
+        when="its directory is missing",
+        instead="make it first",
+        proof="tests/engine/test_step_log.py::test_a_directory_that_is_not_there_is_refused",
+    ),
+    Refusal(
+        sentence="session.open_log cannot use /tmp/log.csv: [Errno 13] Permission denied: "
+        "'/tmp/log.csv'",
+        when="its place cannot be looked at",
+        instead="another place",
+        proof="tests/engine/test_step_log.py::test_a_directory_that_is_not_there_is_refused",
     ),
     Refusal(
         sentence="session.feed belongs in the tail of a step: after its inner loop",

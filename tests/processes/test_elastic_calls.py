@@ -23,7 +23,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def alone(directory: Path, *words: object) -> tuple[int, str]:
     """Return committed steps and digest of a run without an agent."""
-    path = directory / "alone"
+    path = directory / "alone" / "digests"
+    path.parent.mkdir()
     arguments = (SCRIPT, "--digest-file", path, *words)
     done = run_typed(*arguments, cwd=directory, environment=os.environ)
     assert done.returncode == 0, done.stderr
@@ -44,6 +45,16 @@ def test_who_is_late_for_a_call_joins_in_the_next_one(tmp_path: Path, workers: i
         assert not job.records("dismiss")
     assert "r3" in {line["replica"] for line in lines_of(path)}
     assert {(r["committed"], r["digest"]) for r in lines_of(path)} == {alone(tmp_path)}
+    assert (tmp_path / "log.csv").read_text() == (tmp_path / "alone/log.csv").read_text()
+
+
+def test_rows_of_a_leader_that_dies_in_its_tail_are_in_the_log_once(tmp_path: Path) -> None:
+    words = ("--digest-file", tmp_path / "digests", "--faults", "r1@tail:5=SIGKILL")
+    with running(tmp_path, SCRIPT, *words, replicas=2, warm=True) as job:
+        assert job.process.wait(100) == 0
+    digests = {(r["committed"], r["digest"]) for r in lines_of(tmp_path / "digests")}
+    assert digests == {alone(tmp_path)}
+    assert (tmp_path / "log.csv").read_text() == (tmp_path / "alone/log.csv").read_text()
 
 
 def test_who_asks_for_fewer_steps_is_refused_and_the_others_go_on(tmp_path: Path) -> None:

@@ -50,12 +50,15 @@ def main() -> None:
     ) as session:
         if options.faults:
             faults.install_plan(options.faults, replica=session.replica)
+        log = session.open_log(options.digest_file.with_name("log.csv"))
+        print("step,loss", file=log)
         for total in (FIRST_CALL, SECOND_CALL):
             for step in session.steps(total - (me == options.short)):
                 for points, labels in step:
                     if step.index == options.stop_at:
                         step.stop()
                     step.backward(nn.functional.cross_entropy(model(points), labels))
+                print(step.index, step.loss, sep=",", file=log)
                 if meeting and step.index == FIRST_CALL - 1:
                     (meeting / "last-tail").touch()
                     wait_for(meeting / "go")
@@ -66,6 +69,7 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
+            print("reached", total, file=log)
         linger(options.lingers if me == "r1" else None)
         line = {"replica": me, "committed": session.committed, "digest": session.state_digest()}
         fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -62,6 +63,7 @@ from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.script_variables import ScriptVariables
 from pliant.engine.state.training_state import State
 from pliant.engine.state.whole_weights import WeightsFile
+from pliant.engine.step_log import StepLogs
 from pliant.engine.training import Training
 from pliant.engine.update import Update
 from pliant.engine.worker.bootstrap import WorkerContext
@@ -171,6 +173,11 @@ class Collaborators:
         self.weights = WeightsFile(
             objects.model, self._stages, is_first=not workers.is_follower(context)
         )
+        self.logs = StepLogs(
+            run=uuid.uuid4().hex if context is None else context.assignment.work.holder,
+            is_writer=not workers.is_follower(context),
+            noted=self.reporter.noted,
+        )
         self.training = self._training(len(parameters))
 
     def _training(self, num_parameters: int) -> Training:
@@ -209,6 +216,7 @@ class Collaborators:
             ledger=self._ledger,
             reporter=self.reporter,
             saver=self._saver,
+            logs=self.logs,
             on_nonfinite=self._settings.on_nonfinite,
             verify_every=0 if self._context is None else self._context.assignment.work.verify_every,
         )

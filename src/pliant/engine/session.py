@@ -27,6 +27,7 @@ from pliant.engine.evaluation import Evaluation
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.training_state import Stateful
+from pliant.engine.step_log import BEFORE, Moment, StepLog
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
@@ -352,6 +353,26 @@ class Session:
             unwritten = {one: count for one, count in self._unwritten.items() if count == now}
             self._unwritten = unwritten | {Path(path): now}
 
+    def open_log(self, path: str | os.PathLike[str]) -> StepLog:
+        """Return a text file for tails: what is written in the tail of a step is there once.
+
+        Call it on every replica, and write on every replica alike, without ``session.leader``:
+        one of them appends the rows when the tail has ended, so that they survive the death of any
+        replica.  A run that goes on from a checkpoint first cuts off the rows of the steps that it
+        does again; a run that begins at step 0 begins the file anew.  Before the first step a
+        header can be written, and between two calls of ``steps()`` a row of what was reached.
+        Where the rows end is in ``.NAME.steps`` beside the file.  Replicas on several hosts write
+        to one file only if it lies on storage that they share.
+
+        Args:
+            path: of the file, in a directory that is there; taken from the working directory.
+
+        Raises:
+            ConfigError: the file was written by something else, or cannot be written.
+        """
+        self._check_open()
+        return self._parts.logs.open(Path(path), self._moment)
+
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""
         return self._parts.digest()
@@ -368,10 +389,25 @@ class Session:
 
     # --- helpers --------------------------------------------------------------------
 
+    def _moment(self) -> Moment | None:
+        """Return what a row of a log belongs to; None: to a phase that was over before."""
+        if self._training.done is None and not self._planned:
+            return BEFORE
+        if self._steps is not None and self._steps.is_computing:
+            raise UsageError(
+                "a log of session.open_log is written in the tail of a step, behind the loop over "
+                "its micro-batches, of which each replica has its own"
+            )
+        if not self.committed:
+            return None
+        return Moment(self.committed - 1, part=0 if self._training.done is not None else 1)
+
     def _finish(self) -> None:
         """Wait until nobody needs this replica; then do what a dead leader has left undone."""
+        self._training.land_logs()
         self._training.finish()
         self._is_finished = True
+        self._training.land_logs()
         undone = [target for target, count in self._unwritten.items() if count == self.committed]
         if undone and self._parts.is_to_write(leads=self._training.membership.leads):
             for target in undone:

@@ -153,6 +153,11 @@ class Steps:
         )
         return self._step
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether the loop over a step is running: between its beginning and its commit."""
+        return self._step is not None and not self._step.is_committed
+
     def leave(self) -> None:
         """Say that nobody will ask for another step; before its end that stops the job.
 

@@ -50,6 +50,7 @@ from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
 from pliant.engine.state.verification import compare_whole
+from pliant.engine.step_log import StepLogs
 from pliant.engine.step_reports import StepReports
 from pliant.engine.update import Update
 from pliant.engine.worker.reporter import Reporter
@@ -89,6 +90,7 @@ class Training:
     ledger: Ledger
     reporter: Reporter
     saver: Saver
+    logs: StepLogs
     on_nonfinite: str
     verify_every: int
     """Steps between two looks at the whole state of all replicas; 0: never."""
@@ -158,6 +160,7 @@ class Training:
         """
         self.check_stopped()
         self.script_calls.is_watching = False
+        self.land_logs()
         done, self.done = self.done, None
         self.state.check_parameters()
         self.update.check_schedulers()
@@ -197,7 +200,14 @@ class Training:
         if self.is_stopped:
             return
         self._has_left_loop = True
+        self.land_logs()
         self._end_call()
+
+    def land_logs(self) -> None:
+        """Have the leader append what was written to step logs since the last time."""
+        done = self.done
+        leads = self.membership.leads if done is None else done.decision.is_leader
+        self.logs.land(self.membership.member.lineage, leads=leads)
 
     def next_batch(self, step: int) -> tuple[Any] | None:
         """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
@@ -291,6 +301,7 @@ class Training:
     def take_state(self, state: Any) -> None:
         """Take a received state."""
         self.state.apply(state)
+        self.logs.begun_at = None
         self.comparison.receive()
         self.update.follow_schedulers()
         self._reports.begin()
@@ -298,6 +309,7 @@ class Training:
     def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
         dataset = self.saver.restore(checkpoint, committed)
+        self.logs.begun_at = committed
         self.attributes.compare([dataset] if dataset else [], where="in the checkpoint")
         self.comparison.receive()
         self.update.follow_schedulers()
