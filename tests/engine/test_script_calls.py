@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_torchs_warning_of_a_scheduler_names_the_line_of_the_script() -> None:
         train(tail=stepped(lambda optimizer: lr_scheduler.StepLR(other, 1)))
 
     assert {each.filename for each in warned} == {__file__}
+
+
+def test_a_warning_of_a_script_with_a_scheduler_is_shown_once_and_not_in_each_step() -> None:
+    def tail(*_: object) -> None:
+        warnings.warn("from one line", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")
+        train(tail=tail, scheduler=lambda optimizer: lr_scheduler.StepLR(optimizer, 1))
+
+    assert [str(each.message) for each in warned].count("from one line") == 1
 
 
 def test_the_sessions_own_schedulers_are_stepped() -> None:

@@ -74,6 +74,15 @@ def test_a_pause_before_the_cause_does_not_count() -> None:
     assert join.pause_s == pytest.approx(0.0)
 
 
+def test_a_resize_that_was_quicker_than_a_step_at_the_new_size_has_no_pause() -> None:
+    story = two_running().start("r3").spare("r3", after_s=0.0)
+    story.prepare("r1", "r2", "r3").switch("r1", "r2", "r3").steps(1, 0.2).steps(9, 0.3)
+
+    [join] = resizes(story)
+
+    assert join.pause_s == 0.0
+
+
 def test_commits_that_are_reported_late_are_judged_by_their_own_time() -> None:
     story = two_running().start("r3").spare("r3", after_s=0.0).prepare("r1", "r2", "r3")
     early = story.now + 0.5

@@ -192,15 +192,26 @@ class ScriptCalls:
 
 
 def _warning_the_caller(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call what warns of the line that calls it: that one is the script's, and not here."""
-    with warnings.catch_warnings(record=True) as found:
-        result = function(*args, **kwargs)
-    for each in found:
-        here = each.filename == __file__
-        if here:
-            warnings.warn(each.message, each.category, stacklevel=3)
+    """Call what warns of the line that calls it: that one is the script's, and not here.
+
+    ``catch_warnings`` would make Python forget of every line that it has warned already.
+    """
+    here: list[tuple[Warning | str, type[Warning]]] = []
+    show = warnings.showwarning
+
+    def shown(message: Any, category: Any, filename: Any, lineno: int, *more: Any) -> None:
+        if filename == __file__:
+            here.append((message, category))
         else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            show(message, category, filename, lineno, *more)
+
+    warnings.showwarning = shown  # type: ignore[assignment]  # file and line may be left out
+    try:
+        result = function(*args, **kwargs)
+    finally:
+        warnings.showwarning = show
+    for message, category in here:
+        warnings.warn(message, category, stacklevel=3)
     return result
 
 

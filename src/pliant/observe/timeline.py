@@ -1,9 +1,9 @@
 """What each resize cost: its pause, the steps it lost, how long a joiner took.
 
 Owns the definition of ``pause_s`` (glossary): the longest gap between consecutive commits across
-the event, minus the median step at the new size.  *Across* starts at the last commit before the
-cause (the first Prepare of a planned change; the end of a process, or the broken group, of a
-loss) and ends with the first commit of the generation that answers it, so a slow preparation
+the event, minus the median step at the new size, never below 0.  *Across* starts at the last commit
+before the cause (the first Prepare of a planned change; the end of a process, or the broken group,
+of a loss) and ends with the first commit of the generation that answers it, so a slow preparation
 counts.  A median step is the median gap between commits of one generation, over all generations
 of that size so far: a pause is told once ``NORMAL_GAPS`` of them are known, and then stays.
 Times are by one clock for the whole log (``observe.log_clock``).
@@ -388,7 +388,7 @@ class Timeline:
         normal_s = self.median_step_s(size) or 0.0
         for index in self._unpriced.pop(size, ()):
             opened = self._resizes[index]
-            pause_s = (opened.longest_s or 0.0) - normal_s
+            pause_s = max((opened.longest_s or 0.0) - normal_s, 0.0)
             opened.resize = replace(opened.resize, pause_s=pause_s)
 
 
