@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import threading
 from collections import deque
+from contextlib import ExitStack
 from functools import partial
+from multiprocessing.shared_memory import ShareableList, SharedMemory
 from typing import Any
 
 import numpy as np
@@ -148,3 +151,44 @@ def test_a_dataset_that_holds_itself_or_very_much_ends(monkeypatch: pytest.Monke
 def test_a_dataset_without_attributes_has_none() -> None:
     assert words_of([1, 2]) == {}
     assert words_of(torch.zeros(3)) == {}
+
+
+@pytest.mark.parametrize("kind", ["value", "array", "raw", "tensor", "memory", "list"])
+def test_what_lies_in_shared_memory_is_named_as_that(kind: str) -> None:
+    dataset = Curriculum()
+    with ExitStack() as stack:
+        dataset.shared = shared(kind, stack)  # type: ignore[attr-defined]
+        attributes = watched(dataset, is_copied=True)
+        before = attributes.unseen()
+        changed(dataset.shared)  # type: ignore[attr-defined]
+
+        said = attributes.unseen()
+
+    assert before == ""
+    assert said.startswith("the dataset's 'shared' in shared memory changed while loader processes")
+
+
+def shared(kind: str, stack: ExitStack) -> Any:
+    if kind == "memory":
+        memory: Any = SharedMemory(create=True, size=8)
+        stack.callback(memory.unlink)
+        stack.callback(memory.close)
+        return memory
+    if kind == "list":
+        numbers: Any = ShareableList([0, 1])
+        stack.callback(numbers.shm.unlink)
+        stack.callback(numbers.shm.close)
+        return numbers
+    return {
+        "value": lambda: multiprocessing.Value("i", 0),
+        "array": lambda: multiprocessing.Array("i", [0, 1]),
+        "raw": lambda: multiprocessing.RawValue("d", 0.0),
+        "tensor": lambda: torch.zeros(2).share_memory_(),  # type: ignore[no-untyped-call]
+    }[kind]()
+
+
+def changed(value: Any) -> None:
+    if hasattr(value, "value"):
+        value.value += 1
+    else:
+        getattr(value, "buf", value)[0] = 1

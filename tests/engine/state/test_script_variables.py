@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
+import multiprocessing
+import os
 import random
 import time
 from collections import deque
@@ -24,7 +27,7 @@ class Trainer:
     """As scripts keep their things together."""
 
     def __init__(self) -> None:
-        self.beta = 1.0
+        self.beta = self._beta = 1.0
         self.meter = Meter()
 
 
@@ -54,13 +57,34 @@ def made(kind: str) -> Any:
         "trainer": Trainer(),
         "meter": Trainer(),
         "none": None,
+        "text": "warm",
+        "options": argparse.Namespace(phase="warm"),
+        "private": Trainer(),
+        "criterion": nn.Sequential(Criterion()),
+        "shared": multiprocessing.Value("i", 0),
     }[kind]
+
+
+class Criterion(nn.Module):
+    """A loss without parameters, annealed by the script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = 1.0
+
+
+LATER: dict[str, Callable[[Any], tuple[Any, str, Any]]] = {
+    "options": lambda own: (own, "phase", "cold"),
+    "private": lambda own: (own, "_beta", 0.9),
+    "criterion": lambda own: (own[0], "beta", 0.97),
+    "shared": lambda own: (own, "value", 1),
+}
 
 
 def moved(kind: str, value: Any) -> Any:
     """Return it as a tail leaves it."""
-    if kind in ("number", "none"):
-        return 0.5
+    if kind in ("number", "none", "text"):
+        return {"text": "cold"}.get(kind, 0.5)
     if kind in ("average", "copied"):
         with torch.no_grad():
             next(value.parameters()).add_(1.0)
@@ -126,10 +150,22 @@ def notes_of_joiner(
         ("none", "own"),
         ("trainer", "own.beta"),
         ("meter", "own.meter.count"),
+        ("text", "own"),
+        ("options", "own.phase"),
+        ("private", "own._beta"),
+        ("criterion", "own.0.beta"),
+        ("shared", "own"),
     ],
 )
 def test_what_a_tail_changed_beside_the_state_is_named(kind: str, name: str) -> None:
-    (note,) = notes_of_joiner(kind, lambda own: moved(kind, own))
+    def change(own: Any) -> Any:
+        if kind not in LATER:
+            return moved(kind, own)
+        where, attribute, later = LATER[kind](own)
+        setattr(where, attribute, later)
+        return own
+
+    (note,) = notes_of_joiner(kind, change)
 
     assert note.startswith(f"the script's '{name}' is ")
     assert "on the replicas that train" in note
@@ -139,6 +175,23 @@ def test_what_a_tail_changed_beside_the_state_is_named(kind: str, name: str) -> 
 @pytest.mark.parametrize("kind", ["number", "average", "optimizer", "bank", "trainer"])
 def test_what_is_alike_is_not_named(kind: str) -> None:
     assert notes_of_joiner(kind, lambda own: own) == []
+
+
+@pytest.mark.parametrize("text", ["out/r2/log.txt", "cuda:1", f"on {os.uname().nodename}"])
+def test_a_text_that_names_a_replica_a_device_or_a_host_is_no_difference(text: str) -> None:
+    assert "text" not in ScriptVariables().words()
+    assert text
+
+
+def test_a_random_number_generator_of_the_system_has_no_state_to_compare() -> None:
+    secure = random.SystemRandom()
+
+    words, generators = ScriptVariables().words(), ScriptVariables().generators()
+
+    assert secure.random() < 1.0
+    assert (words["secure"], generators["secure"]) == (
+        ScriptVariables().words()["secure"], ScriptVariables().generators()["secure"]
+    )  # fmt: skip
 
 
 def test_what_the_loop_sets_for_each_step_is_not_named() -> None:

@@ -11,6 +11,7 @@ changes between two of the places that are looked at in a large array or list.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import json
 import math
@@ -20,6 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from multiprocessing.managers import BaseProxy
+from multiprocessing.shared_memory import ShareableList, SharedMemory
+from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import PurePath
 from typing import Any
 
@@ -51,6 +55,9 @@ MAX_LISTED = 16
 """Elements of a list that are looked into: datasets, transforms."""
 
 Words = dict[str, str]
+
+_SHARED = "shared "
+"""How words of what processes share begin."""
 
 _TOO_MANY = ""
 """Under this name: not every attribute was looked at."""
@@ -104,7 +111,15 @@ class DatasetAttributes:
 
     def unseen(self) -> str:
         """Say which attributes changed since the loader processes started; empty: none."""
-        names = different(self._at_start, words_of(self._dataset)) if self._is_copied else []
+        now = words_of(self._dataset)
+        names = different(self._at_start, now) if self._is_copied else []
+        shared = [name for name in names if now.get(name, "").startswith(_SHARED)]
+        if shared := [name for name in shared if name not in self._volatile]:
+            return (
+                f"the dataset's {' and '.join(map(repr, shared[:MAX_NAMED]))} in shared memory "
+                "changed while loader processes fetch ahead: if samples depend on it, they depend "
+                f"on how far ahead each replica's are; {INSTEAD}"
+            )
         if not names:
             return ""
         return (
@@ -188,6 +203,8 @@ class _Look:
         self.values_left -= 1
         if value is None or isinstance(value, _SHOWN):
             return word_of(value)
+        if word := shared_word(value):
+            return word
         if isinstance(value, torch.Tensor):
             return tensor_word(value)
         if isinstance(value, np.ndarray):
@@ -225,6 +242,25 @@ def _holds(value: object) -> bool:
         return False
     room = type(value).__module__.partition(".")[0]
     return hasattr(value, "__dict__") and room not in sys.stdlib_module_names
+
+
+def shared_word(value: Any) -> str:
+    """Return in a word what processes share; empty of what they do not."""
+    if isinstance(value, torch.Tensor):
+        is_here = value.layout is torch.strided and value.device.type == "cpu"
+        return _SHARED + tensor_word(value) if is_here and value.is_shared() else ""  # type: ignore[no-untyped-call]
+    if isinstance(value, SynchronizedBase):
+        value = value.get_obj()
+    if isinstance(value, ctypes._SimpleCData):  # noqa: SLF001  what a Value holds
+        return _SHARED + word_of(value.value)
+    if isinstance(value, BaseProxy):  # of a manager, which is asked: a small one
+        is_small = not hasattr(value, "__len__") or len(value) <= MAX_LISTED
+        return _SHARED + word_of(str(value)) if is_small else ""
+    if isinstance(value, SharedMemory):
+        value = value.buf
+    elif not isinstance(value, ctypes.Array | ShareableList):
+        return ""
+    return digest(f"{_SHARED}of {len(value)}", [repr(value[at]) for at in _spread(len(value))])
 
 
 def tensor_word(value: torch.Tensor) -> str:

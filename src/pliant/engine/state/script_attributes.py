@@ -6,7 +6,7 @@ modules, which of them a forward changes, and when a difference is told, also of
 of the script's variables: at the first step here, if the script has not set the value by then.
 Must not know who compares with whom.
 
-Not seen: containers and objects in modules, names that begin with ``_``.
+Not seen: containers and objects in modules.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from pliant.engine.data.dataset_attributes import (
     different,
     told,
     unpacked,
-    word_of,
 )
 from pliant.engine.state import script_variables
 from pliant.engine.state.kept_names import Names, functions_of, kept
-from pliant.engine.state.script_variables import ScriptVariables
+from pliant.engine.state.script_variables import ScriptVariables, words_of_modules
 from pliant.engine.worker import environment_reads
 from pliant.engine.worker.script_files import own_files, text_of
 
@@ -41,8 +40,6 @@ INSTEAD = (
     "what a tail changes in a module reaches a joiner in a buffer or by get_extra_state, or is set "
     "in the loop from step.index"
 )
-
-_PLAIN = (bool, int, float, str, type(None))
 
 
 class ScriptAttributes:
@@ -188,7 +185,11 @@ class ScriptAttributes:
                 "depends on who computes what; draw from the global generators of torch, numpy or "
                 "random, which are seeded for each sample and micro-batch"
             )
-        counts = sorted(n for n, times in self._counting.items() if times >= LEARNED_FROM)
+        counts = sorted(
+            name
+            for name, times in self._counting.items()
+            if times >= LEARNED_FROM and not name.rpartition(".")[2].startswith("_")
+        )
         if counts:
             self._noted(
                 f"a forward changes the model's {counts[0]!r} in each step: if it computes by it, "
@@ -232,13 +233,3 @@ class ScriptAttributes:
 def listed_names(names: Sequence[str]) -> str:
     """Return the first of some names, in words."""
     return in_words([repr(name) for name in names[:MAX_NAMED]])
-
-
-def words_of_modules(model: torch.nn.Module) -> Words:
-    """Return a word for each plain value among the attributes of the modules."""
-    return {
-        f"{path}.{name}" if path else name: word_of(value)
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if isinstance(value, _PLAIN) and not name.startswith("_") and name != "training"
-    }

@@ -7,29 +7,38 @@ two replicas compare of them: variables of the functions that wait for the sessi
 modules, and attributes of objects whose class the script defines.  Must not know who compares with
 whom, nor when that is told.
 
-Not seen: names that begin with ``_``, texts, variables that only a closure holds, what objects of
-installed packages keep.  Clock readings are no difference: each process has its own.
+Not seen: variables that only a closure holds, what objects of installed packages keep.  What each
+process has of its own is no difference: clock readings, texts that name a replica, host or device.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from pliant.engine.data.dataset_attributes import Words, array_word, digest, tensor_word, word_of
+from pliant.engine.data.dataset_attributes import (
+    Words,
+    array_word,
+    digest,
+    shared_word,
+    tensor_word,
+    word_of,
+)
 from pliant.engine.local_tensors import is_sharded, local_of
 from pliant.engine.state.kept_names import Names, loop_at
 from pliant.engine.worker.script_files import is_own, text_of
@@ -58,6 +67,10 @@ INSTEAD = (
 _NUMBERS = (bool, int, float, complex, np.generic, type(None))
 _CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+_NAMESPACES = (argparse.Namespace, SimpleNamespace)
+_PLAIN = (bool, int, float, str, type(None))
+_OF_ALL_MODULES = frozenset(vars(torch.nn.Module()))
+_OF_ONE_PROCESS = re.compile(rf"\br\d+\b|^(cuda|xpu|cpu):\d+$|{re.escape(os.uname().nodename)}")
 _CLOCKS = (time.time, time.monotonic, time.perf_counter)
 
 
@@ -96,7 +109,7 @@ class ScriptVariables:
             _find_generators(type(each).__name__, each, found, seen, MAX_DEPTH)
         for name, value in _script_variables():
             is_plain = isinstance(value, _GENERATORS) or _is_the_scripts(value)
-            if is_plain and not name.startswith("_"):
+            if is_plain and not name.startswith("__"):
                 _find_generators(name, value, found, seen, MAX_DEPTH)
         return found
 
@@ -132,8 +145,11 @@ class _VariablesSeen:
     def at(self, path: str, value: object, depth: int) -> None:
         """Note a variable, or the attributes of an object of the script's."""
         name = path.rpartition(".")[2]
-        if path in self.found or name.startswith("_") or id(value) in self._seen:
+        if path in self.found or name == "_" or name.startswith("__") or id(value) in self._seen:
             return
+        if isinstance(value, torch.nn.Module):
+            words = words_of_modules(value, self._seen).items()
+            self.found.update((f"{path}.{name}", word) for name, word in words)
         if _is_the_scripts(value):
             self._seen.add(id(value))
             for name, part in vars(value).items() if depth else ():
@@ -159,6 +175,8 @@ class _VariablesSeen:
             return ""
         if isinstance(value, _NUMBERS):
             return "" if self._is_of_a_clock(value) else word_of(value)
+        if isinstance(value, str):
+            return "" if _OF_ONE_PROCESS.search(value) else digest("text", [value])
         if isinstance(value, torch.Tensor):
             self._tensors_left -= 1
             is_known = is_sharded(value) or _memory_of(value) in self._memory
@@ -166,6 +184,8 @@ class _VariablesSeen:
         if isinstance(value, np.ndarray):
             self._tensors_left -= 1
             return array_word(value)
+        if word := shared_word(value):
+            return word
         state = _state_of(value)
         if state is None and isinstance(value, _CONTAINERS):
             state = _parts_of(value)
@@ -180,6 +200,18 @@ class _VariablesSeen:
             if self._tensors_left > 0
         ]
         return digest(kind, words) if any(words) or not words else ""
+
+
+def words_of_modules(model: torch.nn.Module, passed_over: Container[int] = ()) -> Words:
+    """Return a word for each plain value among the attributes of the modules."""
+    return {
+        f"{path}.{name}" if path else name: word_of(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, _PLAIN)
+        and name not in _OF_ALL_MODULES
+        and id(module) not in passed_over
+    }
 
 
 def _script_variables() -> Iterator[tuple[str, object]]:
@@ -204,6 +236,8 @@ def _find_generators(path: str, value: object, found: Words, seen: set[int], dep
 def _state_of_generator(value: Any) -> object:
     if isinstance(value, torch.Generator):
         return value.get_state().tolist()
+    if isinstance(value, random.SystemRandom):
+        return None  # it has none
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.RandomState):
@@ -225,6 +259,8 @@ def _is_the_scripts(value: object) -> bool:
         return False
     if isinstance(value, _CONTAINERS) or not hasattr(value, "__dict__"):
         return False
+    if isinstance(value, _NAMESPACES):
+        return True
     module = sys.modules.get(type(value).__module__)
     return is_own(getattr(module, "__file__", None) or "")
 
@@ -254,9 +290,11 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
 
 def _parts_of(value: Any) -> Iterator[Any]:
     if isinstance(value, set | frozenset):
-        return iter(sorted(part for part in value if isinstance(part, bool | int | float)))
+        kinds = (bool | int | float, str)
+        return (part for kind in kinds for part in sorted(p for p in value if isinstance(p, kind)))
     if isinstance(value, Mapping):
-        return (part for pair in list(value.items()) for part in pair)
+        pairs = list(value.items())
+        return (part for key, each in pairs for part in (key, each)[isinstance(key, str) :])
     return iter(list(value))
 
 
