@@ -30,7 +30,6 @@ from pliant.engine.data.slots import Extras
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica.stages import Stages
 from pliant.engine.update import Update
-from pliant.engine.worker import bootstrap
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -870,12 +869,21 @@ def test_a_state_that_cannot_travel_is_refused_by_its_path() -> None:
         pliant.Session(**small(extra_state=Odd()))
 
 
-def test_torchrun_without_an_agent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert bootstrap.torchrun_world_size() == 2
+@pytest.mark.parametrize(
+    ("launcher", "environment"),
+    [
+        ("torchrun", {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}),
+        ("srun", {"SLURM_STEP_NUM_TASKS": "2"}),
+        ("mpirun", {"OMPI_COMM_WORLD_SIZE": "2"}),
+    ],
+)
+def test_a_launcher_without_an_agent_is_refused(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, environment: dict[str, str]
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
-    with pytest.raises(ConfigError, match="one of 2 that torchrun started"):
+    with pytest.raises(ConfigError, match=f"one of 2 that {launcher} started"):
         pliant.Session(**small())
 
 

@@ -1051,9 +1051,9 @@ MADE = [
     Refusal(
         sentence="this process is one of 2 that torchrun started; a pliant session would train "
         "alone in each of them. Start the script with `pliant run`, or with `python`",
-        when="the script was started with torchrun",
+        when="the script was started with torchrun, srun or mpirun",
         instead="`pliant run train.py`",
-        proof="tests/engine/test_session.py::test_torchrun_without_an_agent_is_refused",
+        proof="tests/engine/test_session.py::test_a_launcher_without_an_agent_is_refused",
     ),
     Refusal(
         sentence="cannot start from the weights in weights.pt: Error(s) in loading state_dict for "

@@ -30,7 +30,7 @@ from pliant.engine.state.training_state import Stateful
 from pliant.engine.step_log import BEFORE, Moment, StepLog
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
-from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
+from pliant.engine.worker.bootstrap import launched_together, worker_context
 from pliant.engine.worker.refusals_alone import meet_session
 
 _live: Session | None = None
@@ -146,7 +146,7 @@ class Session:
             extra_state=extra_state,
         )
         if self._context is None:
-            session_settings.check_torchrun(torchrun_world_size())
+            session_settings.check_launcher(*launched_together())
         self._parts = Collaborators(
             self._objects,
             self._settings,

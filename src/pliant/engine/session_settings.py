@@ -314,11 +314,11 @@ def check_checkpoint(checkpoint: Any) -> None:
         )
 
 
-def check_torchrun(world_size: int) -> None:
-    """Refuse to train alone several times over, in each of the processes of torchrun."""
+def check_launcher(launcher: str, world_size: int) -> None:
+    """Refuse to train alone several times over, in each of the processes of a launcher."""
     if world_size > 1:
         raise ConfigError(
-            f"this process is one of {world_size} that torchrun started; a pliant session would "
+            f"this process is one of {world_size} that {launcher} started; a pliant session would "
             "train alone in each of them. Start the script with `pliant run`, or with `python`"
         )
 

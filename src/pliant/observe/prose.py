@@ -41,6 +41,7 @@ EXITS = {
     "script": "ended",
     "early": "ended without reaching the end of its steps",
     "corrupt": "had another state than most replicas and is replaced",
+    "short": "ended",
     "taken": "could not have its device",
 }
 
@@ -98,7 +99,7 @@ def _exited(record: Record, who: str) -> str:
         is_sentence = detail and not detail.lower().startswith("sig")  # SIGKILL, signal 34
         return f"{who} was ended{': ' if is_sentence else ' by '}{detail or 'a signal'}"
     said = EXITS.get(how, how or "ended")
-    if how in ("taken", "corrupt"):
+    if how in ("taken", "corrupt", "short"):
         return f"{who} {said}: {detail}"
     if how != "script" or not detail:
         return f"{who} {said}"

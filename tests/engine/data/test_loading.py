@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import resource
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +74,57 @@ def test_the_last_batch_of_an_epoch_is_short_or_dropped() -> None:
     assert [schedule().num_samples(step) for step in range(4)] == [8, 8, 6, 8]
     assert schedule().request(2, 3) is None
     assert schedule(drop_last=True).steps_per_epoch == 2
+
+
+class Short(Drawn):
+    """A machine without a descriptor for a moment, after it has drawn."""
+
+    def __init__(self, told: Path) -> None:
+        self._told = told
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        item = super().__getitem__(index)
+        if not self._told.exists():
+            self._told.touch()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return item
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_slot_is_fetched_again_when_descriptors_are_short(
+    tmp_path: Path, num_workers: int
+) -> None:
+    source = SlotLoader(
+        Short(tmp_path / "told"), schedule(), num_slots=4, collate_fn=list, num_workers=num_workers
+    )
+    source.open()
+    source.want(0, range(4))
+    undisturbed = loader()
+    undisturbed.want(0, range(4))
+
+    assert [fetch(source, 0, slot) for slot in range(4)] == [
+        fetch(undisturbed, 0, slot) for slot in range(4)
+    ]
+    source.close()
+
+
+def test_a_loader_process_collates_without_shared_memory() -> None:
+    """Which a container may have little of, and of which a killed process leaves a file."""
+    source = SlotLoader(
+        torch.arange(22),
+        schedule(shuffle=False),
+        num_slots=4,
+        collate_fn=None,
+        num_workers=1,
+        worker_init_fn=lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )
+    source.open()
+    source.want(0, range(4))
+    request = schedule(shuffle=False).request(0, 1)
+    assert request is not None
+
+    assert source.take_batch(request).tolist() == [2, 3]
+    source.close()
 
 
 def test_a_dataset_smaller_than_one_batch_is_refused() -> None:

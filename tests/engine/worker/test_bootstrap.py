@@ -17,7 +17,7 @@ from tests.processes.plainly import said_by_python
 from tests.processes.servant import DEADLINE_S, fork_server, run, shared
 
 from pliant.core.events import ExitKind, Progressed
-from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
+from pliant.engine.worker.bootstrap import launched_together, worker_context
 from pliant.machine import device_locks
 from pliant.wire.messages import Ended, Traceback, Usage
 
@@ -256,6 +256,32 @@ def test_an_end_is_told_though_the_script_has_closed_its_standard_error(
     assert "what" in last.detail
 
 
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("raise OSError(24, 'Too many open files')", "short of file descriptors: ulimit -n is "),
+        ("raise RuntimeError('No space left on device (28)')", "short of room on a disk, or in /d"),
+        (
+            """
+            from pliant.core.errors import ConfigError
+            try:
+                raise MemoryError
+            except MemoryError as error:
+                raise ConfigError("no weights") from error
+            """,
+            "short of memory: see free, or the container's limit: pliant.core.errors.Conf",
+        ),
+    ],
+)
+def test_what_a_machine_is_short_of_is_no_fault_of_the_script(
+    tmp_path: Path, text: str, detail: str
+) -> None:
+    _, _, messages = run(tmp_path, script(tmp_path, text))
+
+    assert ended(messages).kind is ExitKind.SHORT
+    assert ended(messages).detail.startswith(detail)
+
+
 def test_a_missing_script_is_a_wrong_input(tmp_path: Path) -> None:
     code, said, _ = run(tmp_path, "nothing.py")
 
@@ -354,9 +380,13 @@ def test_a_script_that_runs_alone_has_no_context() -> None:
         ({"WORLD_SIZE": "4", "MASTER_ADDR": "here"}, 4),
         ({"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, 4),
         ({"WORLD_SIZE": "x", "MASTER_ADDR": "here"}, 1),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, 2),
+        ({"SLURM_NTASKS": "2"}, 1),
+        ({"OMPI_COMM_WORLD_SIZE": "3"}, 3),
+        ({"PMI_SIZE": "2"}, 2),
     ],
 )
-def test_a_torchrun_environment_is_recognised(
+def test_the_environment_of_a_launcher_is_recognised(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], size: int
 ) -> None:
     for name in ("WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
@@ -364,7 +394,7 @@ def test_a_torchrun_environment_is_recognised(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert torchrun_world_size() == size
+    assert launched_together()[1] == size
 
 
 def test_a_worker_has_its_device_of_the_pool_before_its_script_runs(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ class ExitKind(StrEnum):
     """Its state was not that of most replicas; the detail says what differs."""
     TAKEN = "taken"
     """Its device is in use, so that the script was not run; the detail says which, and by whom."""
+    SHORT = "short"
+    """Its machine was short of something for a moment; the detail says of what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,6 +222,7 @@ def sentence(event: Exited) -> str:
         ExitKind.SIGNAL: "was killed",
         ExitKind.EARLY: "ended without having trained to the end",
         ExitKind.CORRUPT: "had another state than most replicas",
+        ExitKind.SHORT: "failed",
         ExitKind.TAKEN: "could not have its device",
         ExitKind.UNKNOWN: "is not known to its agent",
     }

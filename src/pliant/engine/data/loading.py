@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import os
 import textwrap
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import order
@@ -32,6 +36,12 @@ from pliant.engine.data.from_loader import PREFETCHED, Collate
 from pliant.engine.data.packing import pack, unpack
 from pliant.engine.data.sample_words import SampleReport, Words, words_of_samples
 from pliant.machine.processes import die_with_parent
+from pliant.machine.shortage import shortage
+
+T = TypeVar("T")
+
+SHORT_S, RETRY_S = 5.0, 0.1
+"""How long a slot is fetched again where descriptors, room or memory are short, and how often."""
 
 MAX_REASON_CHARACTERS = 300
 """Of what ``default_collate`` says: it may show whole tensors."""
@@ -293,8 +303,9 @@ class _Slots(Dataset["Fetched | None"]):
             self._report.write(words_of_samples(self._dataset, self._seed) if is_first else {})
 
     def __getitem__(self, request: BatchRequest | None) -> Fetched | None:
-        if request is None:
-            return None
+        return None if request is None else _patiently(lambda: self._fetch(request))
+
+    def _fetch(self, request: BatchRequest) -> Fetched:
         if self._fetch_all is not None:
             randomness.seed_place("collate", self._seed, request.step, request.slot)
             items = self._fetch_all(list(request.samples))
@@ -307,7 +318,7 @@ class _Slots(Dataset["Fetched | None"]):
         try:
             batch = self._collate_fn(items)
         except (TypeError, RuntimeError, KeyError, AttributeError) as error:
-            if self._collate_fn is not default_collate:
+            if self._collate_fn is not default_collate or shortage(error) is not None:
                 raise
             return Fetched(request, None, len(items), is_packed=False, failure=_said_by(error))
         if torch.utils.data.get_worker_info() is None:
@@ -324,10 +335,32 @@ def _start_loader_worker(
     and two of them would read from one place in one file.
     """
     die_with_parent(parent, code=0)
+    default_collate_fn_map[torch.Tensor] = _stacked
     slots.show()
     if worker_init_fn is not None:
         worker_init_fn(worker)
     slots.check(is_first=worker == 0)
+
+
+def _patiently(fetch: Callable[[], T]) -> T:
+    """Fetch, and again for a while where this machine is short of something."""
+    until_s = time.monotonic() + SHORT_S
+    while True:
+        try:
+            return fetch()
+        except Exception as error:
+            if shortage(error) is None or time.monotonic() > until_s:
+                raise
+        threading.Event().wait(RETRY_S)
+
+
+def _stacked(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+    """Stack as torch does outside of loader processes: not in /dev/shm, as batches go as bytes."""
+    info, torch_worker._worker_info = torch_worker._worker_info, None  # noqa: SLF001
+    try:
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    finally:
+        torch_worker._worker_info = info  # noqa: SLF001
 
 
 def _said_by(error: Exception) -> str:
@@ -360,10 +393,8 @@ def warn_if_random(dataset: Any, seed: int) -> None:
     A generator of the dataset's own cannot be reseeded: its draws depend on who fetched what.
     """
     with randomness.preserved():
-        randomness.seed_place("item", seed, 0, 0)
-        first = dataset[0]
-        randomness.seed_place("item", seed, 0, 0)
-        again = dataset[0]
+        first = _patiently(lambda: _first_item(dataset, seed))
+        again = _patiently(lambda: _first_item(dataset, seed))
     if not _is_same(first, again):
         warnings.warn(
             f"{type(dataset).__name__}[0] gave two different items although torch, numpy and "
@@ -371,6 +402,11 @@ def warn_if_random(dataset: Any, seed: int) -> None:
             "random numbers from the global generators, not from one of the dataset's own.",
             stacklevel=4,
         )
+
+
+def _first_item(dataset: Any, seed: int) -> Any:
+    randomness.seed_place("item", seed, 0, 0)
+    return dataset[0]
 
 
 def _is_same(first: Any, again: Any) -> bool:

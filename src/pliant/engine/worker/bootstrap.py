@@ -36,6 +36,7 @@ from pliant.engine.worker import environment_reads, script_errors, script_files
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
+from pliant.machine.shortage import shortage
 from pliant.machine.tls import TlsContexts
 from pliant.wire.launch import Assignment
 from pliant.wire.messages import Ended, Noted, Traceback, Usage
@@ -53,6 +54,12 @@ moment to die, and the pool looks at a lock by taking it."""
 MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Set by the agent before the fork server starts; glibc has read them, the script need not."""
 
+_LAUNCHERS = {
+    "torchrun": "WORLD_SIZE",
+    "srun": "SLURM_STEP_NUM_TASKS",
+    "mpirun": "OMPI_COMM_WORLD_SIZE",
+    "mpiexec": "PMI_SIZE",
+}
 _TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
 _MAX_TRACEBACK_CHARACTERS = 100_000
 _MAX_WORDS_CHARACTERS = 1000
@@ -131,12 +138,15 @@ def set_context(context: WorkerContext | None) -> None:
     _context = context
 
 
-def torchrun_world_size() -> int:
-    """Return the number of processes a torchrun environment announces; 1 without one."""
-    if any(mark in os.environ for mark in _TORCHRUN_MARKS):
+def launched_together() -> tuple[str, int]:
+    """Return what has started this process, and how many like it; 1 if nothing says so."""
+    for launcher, variable in _LAUNCHERS.items():
+        if launcher == "torchrun" and not any(mark in os.environ for mark in _TORCHRUN_MARKS):
+            continue
         with contextlib.suppress(ValueError):
-            return int(os.environ.get("WORLD_SIZE", "1"))
-    return 1
+            if (number := int(os.environ.get(variable, "1"))) > 1:
+                return launcher, number
+    return "", 1
 
 
 def from_checkpoint() -> FromCheckpoint:
@@ -200,26 +210,35 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         kind = ExitKind.USAGE if status == EXIT_USAGE else ExitKind.SCRIPT
         said = f": {_shortened(words)}" if words else ""
         return status, kind, f"the script exited with code {status}{said}"
-    except (ConfigError, UsageError) as error:
+    except BaseException as error:  # a process boundary: becomes a report
+        return _failed(context, error)
+    return _ended_well(context, is_help=is_help)
+
+
+def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind, str]:
+    """Tell what went wrong; return exit code, kind and detail of the end."""
+    short = shortage(error)
+    if isinstance(error, ConfigError | UsageError) and short is None:
         return _refused(context, f"{_shortened(str(error))}{_where(error)}", type(error).__name__)
-    except StateCorruptError as error:
+    if isinstance(error, StateCorruptError):
         _show(f"{error}\n")
         return EXIT_FAILED, ExitKind.CORRUPT, _shortened(str(error))
-    except DeviceError as error:
+    if isinstance(error, DeviceError):
         _show(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
         return EXIT_FAILED, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
-    except BaseException as error:  # a process boundary: becomes a report
-        sentence = script_errors.explained(error, os.environ)
-        if sentence is not None:
-            sentence = f"{_shortened(sentence)}{_where(error)}"
-            return _refused(context, sentence, ConfigError.__name__)  # screens know it as such
-        text = "".join(traceback.format_exception(_without_bootstrap(error)))
-        _show(text)
-        text = text[-_MAX_TRACEBACK_CHARACTERS:]
-        context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
-        return EXIT_FAILED, ExitKind.SCRIPT, _shortened(script_errors.in_one_line(error))
-    return _ended_well(context, is_help=is_help)
+    sentence = script_errors.explained(error, os.environ)
+    if sentence is not None:
+        sentence = f"{_shortened(sentence)}{_where(error)}"
+        return _refused(context, sentence, ConfigError.__name__)  # screens know it as such
+    text = "".join(traceback.format_exception(_without_bootstrap(error)))
+    _show(text)
+    text = text[-_MAX_TRACEBACK_CHARACTERS:]
+    context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
+    said = _shortened(script_errors.in_one_line(error))
+    if short is not None:  # whoever is started next may find what was missing
+        return EXIT_FAILED, ExitKind.SHORT, f"{short}: {said}"
+    return EXIT_FAILED, ExitKind.SCRIPT, said
 
 
 def _refused(context: WorkerContext, sentence: str, kind: str) -> tuple[int, ExitKind, str]:
