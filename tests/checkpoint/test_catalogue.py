@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,8 @@ def test_sweep_removes_what_was_never_finished_and_nothing_else(
         )
     (tmp_path / name / "__5_2.distcp").touch()
     (tmp_path / ".lease.json.12ab.new").touch()
+    os.utime(tmp_path / ".lease.json.12ab.new", (0, 0))
+    (tmp_path / ".place.34cd.new").touch()  # of a process that is about to rename it
     (tmp_path / "notes.txt").touch()
     (tmp_path / "my-model").mkdir()
 
@@ -201,7 +204,7 @@ def test_sweep_removes_what_was_never_finished_and_nothing_else(
         "step-00000600-l1",
     ]
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {name, "step-00000700-l1", "notes.txt", "my-model"}
+    assert left == {name, "step-00000700-l1", "notes.txt", "my-model", ".place.34cd.new"}
     assert catalogue.verify(root, name).is_sound
 
 

@@ -11,8 +11,10 @@ from tests.checkpoint.proxy import proxy
 from tests.engine import models
 
 import pliant
-from pliant.checkpoint.catalogue import listed
-from pliant.checkpoint.store.base import StorageOptions
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.catalogue import CheckpointSummary, listed
+from pliant.checkpoint.dcp.shares import discard
+from pliant.checkpoint.store.base import Storage, StorageOptions
 from pliant.checkpoint.store.open import open_storage
 
 pytestmark = pytest.mark.timeout(120)
@@ -60,6 +62,28 @@ def test_each_checkpoint_is_copied_to_a_second_place(tmp_path: Path) -> None:
     assert there[0] == f"step-{STEPS:08d}-l1"
     (tmp_path / "first").rename(tmp_path / "lost")
     assert train(str(tmp_path / "second")) == digest
+
+
+def test_a_checkpoint_that_is_pruned_while_a_replica_looks_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that it lists first has gone when it opens that."""
+    digest = models.train(models.build("gpt"), STEPS)
+    with pytest.raises(Died):
+        train(str(tmp_path), die_at=5)
+    seen: list[str] = []
+
+    def listed_and_pruned(storage: Storage) -> list[CheckpointSummary]:
+        there = listed(storage)
+        if not seen:
+            discard(storage, there[0].name)
+        seen.extend(one.name for one in there)
+        return there
+
+    monkeypatch.setattr(catalogue, "listed", listed_and_pruned)
+
+    assert train(str(tmp_path)) == digest
+    assert len(seen) > 1
 
 
 def test_a_connection_that_is_reset_costs_no_checkpoint(bucket: str, s3_endpoint: str) -> None:

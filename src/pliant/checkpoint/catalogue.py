@@ -27,6 +27,9 @@ Milestones = int | Sequence[int] | None
 
 _COPY_BYTES = 16 << 20
 
+FRESH_S = 600.0
+"""Younger leftovers may be what a living process of any host is about to rename, in seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary:
@@ -150,7 +153,7 @@ def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
     for entry in storage.entries():
         if entry.is_directory and layout.parse_name(entry.name) and entry.name not in sparing:
             removed += _rubbish_in(storage, entry.name)
-        elif not entry.is_directory and is_leftover(entry.name):
+        elif is_leftover(entry.name) and not entry.is_directory and entry.age_s > FRESH_S:
             removed.append(entry.name)
     for path in removed:
         storage.remove(path)
@@ -232,6 +235,8 @@ def _summary(storage: Storage, name: CheckpointName) -> CheckpointSummary | None
     there = sizes_in(storage, str(name))
     sizes = (_wrong_size(storage.place(f"{name}/{f.name}"), there, f) for f in manifest.files)
     damage = next(filter(None, sizes), None)
+    if damage is not None and not _is_published(storage, name):
+        return None  # pruned meanwhile
     if (manifest.committed, manifest.lineage) != (name.committed, name.lineage):
         place = storage.place(f"{name}/{layout.MANIFEST}")
         damage = f"{place} is damaged: it is the manifest of {manifest.name}"
@@ -243,6 +248,10 @@ def _summary(storage: Storage, name: CheckpointName) -> CheckpointSummary | None
         generation=manifest.generation,
         damage=damage,
     )
+
+
+def _is_published(storage: Storage, name: CheckpointName) -> bool:
+    return any(entry.name == layout.MANIFEST for entry in storage.entries(str(name)))
 
 
 def _is_milestone(one: CheckpointSummary, milestones: Milestones) -> bool:

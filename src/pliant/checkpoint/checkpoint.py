@@ -20,7 +20,7 @@ import torch
 
 from pliant.checkpoint import catalogue, origin
 from pliant.checkpoint.dcp.layout import DOCUMENT, PLACE
-from pliant.checkpoint.dcp.read import load, open_checkpoint
+from pliant.checkpoint.dcp.read import load, open_checkpoint, read_manifest
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.lease.job_lease import JobLease
 from pliant.checkpoint.origin import Origin, origin_of
@@ -230,8 +230,9 @@ class Checkpoint:
                 channel.noted(f"skipped: {one.damage}")
                 damaged.append(seen)
                 continue
-            manifest = open_checkpoint(self._storage, one.name).manifest
-            if manifest is None:
+            try:
+                manifest = read_manifest(self._storage, one.name)
+            except MissingError:  # pruned meanwhile, by those that train
                 continue
             theirs = origin_of(manifest.facts)
             if begins_anew and (theirs is None or theirs.run != run):

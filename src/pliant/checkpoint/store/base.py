@@ -9,6 +9,7 @@ whole place; what is absent is a ``MissingError``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,6 +26,8 @@ class StorageEntry:
     name: str
     num_bytes: int
     is_directory: bool = False
+    age_s: float = field(default=math.inf, compare=False)
+    """Since it was written, in seconds, where the storage says so."""
 
 
 class Sink(Protocol):

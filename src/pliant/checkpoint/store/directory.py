@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -100,8 +101,10 @@ class LocalStorage:
             for item in scanned:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     is_directory = item.is_dir(follow_symlinks=False)
-                    num_bytes = 0 if is_directory else item.stat().st_size
-                    found.append(StorageEntry(item.name, num_bytes, is_directory))
+                    status = item.stat()
+                    num_bytes, age_s = status.st_size, time.time() - status.st_mtime
+                    num_bytes = 0 if is_directory else num_bytes
+                    found.append(StorageEntry(item.name, num_bytes, is_directory, age_s))
         return sorted(found, key=lambda entry: entry.name)
 
     def remove(self, path: str) -> None:
