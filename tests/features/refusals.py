@@ -58,6 +58,31 @@ class Hoarder(torch.optim.SGD):
         return super().step(closure)
 
 
+class EightBit(torch.Tensor):
+    """A tensor of codes and a scale, as libraries of small optimizers have them: no memory."""
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor) -> EightBit:
+        made: EightBit = torch.Tensor._make_wrapper_subclass(cls, like.shape)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch calls it on the class
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return EightBit(args[0])
+
+
+class Adam8bit(torch.optim.SGD):
+    """An optimizer with such a state."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["exp_avg"] = EightBit(parameter)
+        return super().step(closure)
+
+
 def own_update(kind: Callable[[Any], torch.optim.Optimizer]) -> Script:
     """Return a script that trains with an optimizer of this kind."""
 
@@ -1216,6 +1241,13 @@ LOOP = [
         script=own_update(lambda params: Hoarder(params, lr=0.1)),
     ),
     Refusal(
+        sentence="Adam8bit keeps 'exp_avg' in its state as a EightBit, which cannot be sent to a "
+        "joining replica; take an optimizer with plain tensors, such as torch.optim.AdamW",
+        when="an optimizer packs its state into tensors of a class of its own, of 8 bits say",
+        instead="`torch.optim.AdamW`",
+        script=own_update(lambda params: Adam8bit(params, lr=0.1)),
+    ),
+    Refusal(
         sentence="Hider keeps a tensor in memory.last, which would not reach a joining replica; "
         "keep it in optimizer.state, in the parameter groups, or as a plain value or tensor in an "
         "attribute of the optimizer itself",
@@ -2228,6 +2260,7 @@ WRITTEN = [
 ]
 
 OTHER = "tests/engine/worker/test_other_scripts.py"
+BOOTSTRAP = "tests/engine/worker/test_bootstrap.py"
 SHOWN = "in pliant docs bring-your-script shows the lines (train.py, line 7)"
 
 OTHERS = [
@@ -2312,6 +2345,29 @@ OTHERS = [
         when="something is moved to a GPU, and there is none, or the model is not there",
         instead='`device = "cpu"`',
         proof=f"{OTHER}::test_how_a_script_fails_is_said_in_its_own_words",
+    ),
+    Refusal(
+        sentence="out is there already, as each replica runs the top of the script; write "
+        "exist_ok=True where it is made (train.py, line 2)",
+        when="the script makes a directory that another replica has made",
+        instead='`os.makedirs("out", exist_ok=True)`',
+        proof=f"{BOOTSTRAP}::test_a_mistake_that_each_replica_would_repeat_is_one_sentence",
+    ),
+    Refusal(
+        sentence="a scheduler was made for 2 steps and the run has more; give OneCycleLR "
+        "total_steps= as many as session.steps() makes: steps_per_epoch * epochs (train.py, line "
+        "6)",
+        when="a OneCycleLR ends before the run does",
+        instead="`total_steps=` of the whole run",
+        proof=f"{BOOTSTRAP}::test_a_mistake_that_each_replica_would_repeat_is_one_sentence",
+    ),
+    Refusal(
+        sentence="BatchNorm cannot train on one sample, and the last micro-batch of an epoch has "
+        "one; leave it out with drop_last=True, or take another micro_batch_size (train.py, line "
+        "2)",
+        when="a micro-batch of one sample is left over",
+        instead="`drop_last=True`",
+        proof=f"{BOOTSTRAP}::test_a_mistake_that_each_replica_would_repeat_is_one_sentence",
     ),
 ]
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 
 class PliantError(Exception):
     """Base of everything this package raises on purpose."""
 
 
-class ConfigError(PliantError, ValueError):
+class Refusal(PliantError):  # noqa: N818 - what it is, and a base only
+    """What pliant cannot do as it was asked to, in one sentence for its user; never retried."""
+
+    heard: ClassVar[Callable[[str, str], None]] = staticmethod(lambda kind, sentence: None)
+    """Called with each that is made: a script may catch all, and say nothing of it."""
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*said)
+        Refusal.heard(type(self).__name__, str(self))
+
+
+class ConfigError(Refusal, ValueError):
     """A setting is missing, out of range or contradicts another: the user's to fix, not retried."""
 
 
-class UsageError(PliantError):
+class UsageError(Refusal):
     """The script used the session in a way that its contract forbids; never retried either."""
 
 

@@ -214,6 +214,67 @@ def test_a_wrong_use_is_one_sentence_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "hides",
+    [
+        "try: train()\nexcept Exception: pass",
+        "try: train()\nexcept Exception: sys.exit(1)",
+        "try: train()\nexcept Exception: print(result)",
+        "threading.Thread(target=train).start()",
+    ],
+)
+def test_a_refusal_is_told_though_the_script_hides_it(tmp_path: Path, hides: str) -> None:
+    """As loguru's ``@logger.catch`` does; each replacement would meet it again."""
+    text = """
+        import sys, threading
+        from pliant.core.errors import UsageError
+        def train():
+            raise UsageError("this cannot be")
+        """
+    name = script(tmp_path, f"{textwrap.dedent(text)}{hides}\n")
+
+    code, _, messages = run(tmp_path, name)
+
+    sentence = "this cannot be (train.py, line 5)"
+    assert (code, ended(messages).kind, ended(messages).detail) == (2, ExitKind.USAGE, sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import os\nfor _ in range(2): os.makedirs('out')", "out is there already, as each"),
+        ("import os\nfor _ in range(2): os.mkdir('out')", "out is there already, as each"),
+        (
+            "from pathlib import Path\nfor _ in range(2): Path('out').mkdir()",
+            "out is there already, as each replica runs the top of the script; write exist_ok=True"
+            " where it is made (train.py, line 2)",
+        ),
+        (
+            """
+            import torch
+            one = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+            schedule = torch.optim.lr_scheduler.OneCycleLR(one, max_lr=1.0, total_steps=2)
+            one.step()
+            for _ in range(3): schedule.step()
+            """,
+            "a scheduler was made for 2 steps and the run has more; give OneCycleLR total_steps=",
+        ),
+        (
+            "import torch\ntorch.nn.BatchNorm1d(6)(torch.zeros(1, 6))",
+            "BatchNorm cannot train on one sample, and the last micro-batch of an epoch has one;",
+        ),
+    ],
+)
+def test_a_mistake_that_each_replica_would_repeat_is_one_sentence(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    code, said, messages = run(tmp_path, script(tmp_path, text))
+
+    assert (code, ended(messages).kind) == (2, ExitKind.USAGE)
+    assert ended(messages).detail.startswith(sentence)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
     ("text", "code", "said", "kind"),
     [
         ("pass", 0, "", ExitKind.EARLY),

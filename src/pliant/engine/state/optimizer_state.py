@@ -330,7 +330,8 @@ def tensors_in(captured: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
 def refuse_kept_gradients(
     optimizers: Sequence[Optimizer], present: Sequence[torch.nn.Parameter]
 ) -> None:
-    """Refuse an optimizer that keeps a gradient itself: its memory is used again.
+    """Refuse an optimizer that keeps a gradient itself, whose memory is used again, or tensors
+    that have none, as of 8 bits in a class of their own.
 
     Raises:
         UsageError: names the optimizer and the entry of its state.
@@ -339,7 +340,17 @@ def refuse_kept_gradients(
     for optimizer in optimizers:
         for entries in optimizer.state.values():
             for key, value in entries.items() if isinstance(entries, Mapping) else ():
-                if torch.is_tensor(value) and _memory(value) in lent:
+                if not torch.is_tensor(value):
+                    continue
+                try:
+                    is_lent = _memory(value) in lent
+                except RuntimeError as error:
+                    raise UsageError(
+                        f"{type(optimizer).__name__} keeps {key!r} in its state as a "
+                        f"{type(value).__name__}, which cannot be sent to a joining replica; take "
+                        "an optimizer with plain tensors, such as torch.optim.AdamW"
+                    ) from error
+                if is_lent:
                     raise UsageError(
                         f"{type(optimizer).__name__} keeps a gradient itself in its state as "
                         f"{key!r}, and the next steps overwrite it; keep a copy (grad.clone())"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from pliant.core.device_names import confinement
-from pliant.core.errors import ConfigError, StateCorruptError, UsageError
+from pliant.core.errors import ConfigError, Refusal, StateCorruptError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
@@ -96,6 +96,8 @@ class WorkerContext:
         """Recognises a script that was not written for a session, until it makes one."""
         self.tls: TlsContexts | None = None
         """For connections to other replicas; None: these are not encrypted."""
+        self.refusal: tuple[str, str] | None = None
+        """The last that the script met, if it hides it: kind of error, sentence and line."""
         self._device: device_locks.DeviceLock | None = None
 
     def hold(self, device: device_locks.DeviceLock | None) -> None:
@@ -105,6 +107,12 @@ class WorkerContext:
     def encrypt(self, tls: TlsContexts) -> None:
         """Have the connections to other replicas encrypted."""
         self.tls = tls
+
+    def hear_refusal(self, kind: str, sentence: str) -> None:
+        """Take note of a refusal, unless no line of the script has led to it."""
+        place = script_files.place_of_call(sys._getframe())  # noqa: SLF001  # by whom else?
+        if place is not None:
+            self.refusal = (kind, f"{_shortened(sentence)} ({place})")
 
     def expect_session(self, watch: ScriptWatch) -> None:
         """Have the script recognised if it was not written for a session."""
@@ -117,7 +125,7 @@ class WorkerContext:
 
     def open_session(self, session: Closable) -> None:
         """Take note of the script's session."""
-        self.session = session
+        self.session, self.refusal = session, None
 
     def end_as(self, kind: ExitKind) -> None:
         """Say how this replica ends: FINISHED once it was released, LEFT before it exits."""
@@ -172,6 +180,7 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
     context = WorkerContext(assignment, link)
     set_context(context)
     link.start()
+    Refusal.heard = context.hear_refusal
     code = EXIT_FAILED
     try:
         code, kind, detail = _play(context, assignment)
@@ -207,6 +216,8 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         status = _exit_code(stop)
         if status == 0:
             return _ended_well(context)
+        if context.refusal is not None and context.ending is None:
+            return _refused(context, *context.refusal)
         kind = ExitKind.USAGE if status == EXIT_USAGE else ExitKind.SCRIPT
         said = f": {_shortened(words)}" if words else ""
         return status, kind, f"the script exited with code {status}{said}"
@@ -218,8 +229,8 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
 def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind, str]:
     """Tell what went wrong; return exit code, kind and detail of the end."""
     short = shortage(error)
-    if isinstance(error, ConfigError | UsageError) and short is None:
-        return _refused(context, f"{_shortened(str(error))}{_where(error)}", type(error).__name__)
+    if isinstance(error, Refusal) and short is None:
+        return _refused(context, type(error).__name__, f"{_shortened(str(error))}{_where(error)}")
     if isinstance(error, StateCorruptError):
         _show(f"{error}\n")
         return EXIT_FAILED, ExitKind.CORRUPT, _shortened(str(error))
@@ -230,7 +241,7 @@ def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind
     sentence = script_errors.explained(error, os.environ)
     if sentence is not None:
         sentence = f"{_shortened(sentence)}{_where(error)}"
-        return _refused(context, sentence, ConfigError.__name__)  # screens know it as such
+        return _refused(context, ConfigError.__name__, sentence)  # screens know it as such
     text = "".join(traceback.format_exception(_without_bootstrap(error)))
     _show(text)
     text = text[-_MAX_TRACEBACK_CHARACTERS:]
@@ -238,10 +249,12 @@ def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind
     said = _shortened(script_errors.in_one_line(error))
     if short is not None:  # whoever is started next may find what was missing
         return EXIT_FAILED, ExitKind.SHORT, f"{short}: {said}"
+    if context.refusal is not None and context.ending is None:
+        return _refused(context, *context.refusal)  # which the script has caught, and went on
     return EXIT_FAILED, ExitKind.SCRIPT, said
 
 
-def _refused(context: WorkerContext, sentence: str, kind: str) -> tuple[int, ExitKind, str]:
+def _refused(context: WorkerContext, kind: str, sentence: str) -> tuple[int, ExitKind, str]:
     """Tell what is wrong with a script, which nobody need start again as it is."""
     context.link.send(Usage(replica=context.replica, sentence=sentence, worker=context.worker))
     _show(f"{kind}: {sentence}\n")
@@ -273,7 +286,7 @@ def _end_now(context: WorkerContext, sentence: str) -> NoReturn:
     code = EXIT_USAGE
     _end_by(CLEANUP_S, code)
     try:
-        _, kind, detail = _refused(context, sentence, ConfigError.__name__)
+        _, kind, detail = _refused(context, ConfigError.__name__, sentence)
         context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
         _flush()
         context.link.close(GOODBYE_S)
@@ -285,6 +298,8 @@ def _ended_well(context: WorkerContext, *, is_help: bool = False) -> tuple[int, 
     """Name an exit with code 0: only a session knows whether the work is done."""
     if context.ending is not None:
         return 0, context.ending, ""
+    if context.refusal is not None:
+        return _refused(context, *context.refusal)
     if context.session is None and is_help:
         script = " ".join(context.assignment.work.command)
         return 0, ExitKind.EARLY, f"the script showed its help and ended: python {script}"

@@ -31,6 +31,11 @@ _ASKED = re.compile(rf"(?:environ|getenv)\b.*?['\"]({'|'.join(TORCHRUN_VARIABLES
 _RENDEZVOUS = re.compile(r"environment variable (\w+) expected, but not set")
 _ACCELERATOR = re.compile(r"cuda|nvidia|\bhip\b|\bxpu\b|\bmps\b|\bhpu\b", re.IGNORECASE)
 _ENVIRONMENT = (("<frozen os>", "__getitem__"), (os.__file__, "__getitem__"))
+_TOO_MANY_STEPS = re.compile(
+    r"Tried to step \d+ times. The specified number of total steps is (\d+)"
+)
+_ONE_SAMPLE = "Expected more than 1 value per channel when training"
+_MAKERS = frozenset({(os.__file__, "makedirs"), ("<frozen os>", "makedirs")})
 _CHOICE = re.compile(r"cuda|\bxpu\b|\bmps\b|\bhpu\b|device", re.IGNORECASE)
 
 
@@ -52,7 +57,35 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
             f".cuda() and .to('cuda'), or write device = 'cpu'; torch says: "
             f"{first_line}"
         )
+    return _known(error, said)
+
+
+def _known(error: BaseException, said: str) -> str | None:
+    """Return the sentence for a mistake that every replica would make again."""
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inner = {(code.co_filename, code.co_name) for code in frames}
+    if isinstance(error, ValueError) and (found := _TOO_MANY_STEPS.search(said)):
+        return (
+            f"a scheduler was made for {found[1]} steps and the run has more; give OneCycleLR "
+            "total_steps= as many as session.steps() makes: steps_per_epoch * epochs"
+        )
+    if isinstance(error, ValueError) and said.startswith(_ONE_SAMPLE):
+        return (
+            "BatchNorm cannot train on one sample, and the last micro-batch of an epoch has one; "
+            "leave it out with drop_last=True, or take another micro_batch_size"
+        )
+    if isinstance(error, FileExistsError) and (_makes_directory(error) or inner & _MAKERS):
+        return (
+            f"{error.filename} is there already, as each replica runs the top of the script; write "
+            "exist_ok=True where it is made"
+        )
     return None
+
+
+def _makes_directory(error: BaseException) -> bool:
+    """Whether the script's own line calls os.mkdir, which leaves no frame."""
+    place = script_files.place_of_error(error.__traceback__)
+    return place is not None and "mkdir(" in linecache.getline(*place)
 
 
 def in_one_line(error: BaseException) -> str:
