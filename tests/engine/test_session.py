@@ -141,6 +141,18 @@ def test_the_tail_sees_the_committed_step_and_no_gradient() -> None:
     assert not session.leaving
 
 
+def test_nobody_leads_before_the_first_step() -> None:
+    """Asked for there it was true alone, and false on every replica: nobody wrote."""
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        with pytest.raises(UsageError, match=r"session\.leader was asked for before"):
+            _ = session.leader
+        for step in session.steps(1):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+        assert session.leader
+
+
 def test_the_gradient_norm_is_that_of_the_global_gradient() -> None:
     assert step_norms(None) == pytest.approx(step_norms(1e9), rel=1e-6)
 
@@ -183,7 +195,8 @@ def test_a_call_that_goes_no_further_than_one_before_it_is_refused(words: dict[s
                 step.backward(loss_of(arguments["model"], batch))
         with pytest.raises(UsageError, match="trains nothing: the number is the job's total"):
             session.steps(**words)
-        assert not list(session.steps(0))
+        with pytest.raises(UsageError, match="total number of steps, 1 at least, got 0"):
+            session.steps(0)
 
 
 def test_stop_ends_the_job_after_the_step() -> None:

@@ -540,6 +540,11 @@ def sparse(at: SimpleNamespace) -> None:
     at.step.backward(rows.sum())
 
 
+def leader_at_once() -> None:
+    with session() as opened:
+        _ = opened.leader
+
+
 def evaluated(fn: Callable[[Any], Any], size: int = 20) -> Script:
     dataset = models.Points(20) if size else torch.utils.data.TensorDataset(torch.zeros(0, 4))
     return trained(tail=lambda at: at.session.evaluate(dataset, fn))
@@ -1135,8 +1140,8 @@ LOOP = [
         script=lambda: opened(lambda made: made.steps()),
     ),
     Refusal(
-        sentence="steps() takes the job's total number of epochs, got -1",
-        when="`epochs=` is no whole number of at least 0",
+        sentence="steps() takes the job's total number of epochs, 1 at least, got -1",
+        when="`epochs=` is no whole number of at least 1",
         instead="`session.steps(session.steps_per_epoch // 2)`",
         script=lambda: opened(lambda made: made.steps(epochs=-1)),
     ),
@@ -1171,8 +1176,8 @@ LOOP = [
         script=trained(sampler=Grows, steps=4),
     ),
     Refusal(
-        sentence="steps() takes the job's total number of steps, got -1",
-        when="its argument is no whole number",
+        sentence="steps() takes the job's total number of steps, 1 at least, got -1",
+        when="its argument is no whole number of at least 1",
         instead="`session.steps_per_epoch * epochs`",
         script=trained(steps=-1),
     ),
@@ -1183,6 +1188,14 @@ LOOP = [
         when="a loop over epochs asks for the steps of one again and again",
         instead="`session.steps(epochs=3)`, with `step.is_last_of_epoch`",
         script=trained(tail=lambda at: at.session.steps(2)),
+    ),
+    Refusal(
+        sentence="session.leader was asked for before session.steps(), where nobody leads yet, so "
+        "that no replica would write; ask in the tail of a step or behind the loop, each time "
+        "anew: another replica may lead by then",
+        when="`session.leader` is asked for before the first call of `steps()`",
+        instead="`if session.leader:` in a tail, between two calls of `steps()` or behind the last",
+        script=leader_at_once,
     ),
     Refusal(
         sentence="session.save was called before session.steps(), where a replica has no state of "

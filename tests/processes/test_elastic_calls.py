@@ -69,6 +69,20 @@ def test_who_asks_for_fewer_steps_is_refused_and_the_others_go_on(tmp_path: Path
     assert (line["committed"], line["digest"]) == alone(tmp_path)
 
 
+def test_a_leader_that_fails_inside_the_session_after_the_last_step_is_told(
+    tmp_path: Path,
+) -> None:
+    """The others had all done their part, so the job ended with 0; nothing was saved."""
+    words = ("--digest-file", tmp_path / "digests", "--leader-fails")
+    with running(tmp_path, SCRIPT, *words, replicas=2, restarts=0, warm=True) as job:
+        assert job.process.wait(100) == 1
+        (ended,) = job.records("end_job")
+    assert ended["reason"] == (
+        "finished 12 steps; then r1 failed: OSError: no space left, before its script had ended: "
+        "what the leader alone was to save then may be missing"
+    )
+
+
 def test_a_stop_in_a_step_that_is_committed_late_ends_the_job_after_it(tmp_path: Path) -> None:
     path = tmp_path / "digests"
     words = ("--digest-file", path, "--stop-at", 6, "--faults", "r2@vote:6=SIGKILL")

@@ -70,11 +70,17 @@ def main() -> None:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
             print("reached", total, file=log)
+        fail(session, is_asked=options.leader_fails)
         linger(options.lingers if me == "r1" else None)
         line = {"replica": me, "committed": session.committed, "digest": session.state_digest()}
         fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(fd, (json.dumps(line) + "\n").encode())
         os.close(fd)
+
+
+def fail(session: pliant.Session, *, is_asked: bool) -> None:
+    if is_asked and session.leader:
+        raise OSError("no space left")
 
 
 def linger(until: Path | None) -> None:
@@ -94,6 +100,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--meeting", type=Path)
     parser.add_argument("--stop-at", type=int)
     parser.add_argument("--short", help="replica whose calls go less far")
+    parser.add_argument("--leader-fails", action="store_true", help="behind the last step")
     parser.add_argument("--lingers", type=Path, help="file without which r1 stays behind all")
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     return parser.parse_args()

@@ -228,7 +228,7 @@ class Session:
     def log(self, **values: Any) -> None:
         """Report numbers of the step whose tail is running; every replica may call it."""
         self._check_open()
-        if self.leader:
+        if self._training.leads:
             numbers = {name: float(value) for name, value in values.items()}
             self._parts.reporter.logged(self.committed - 1, numbers)
 
@@ -313,9 +313,12 @@ class Session:
 
         If that one dies or is cut off before the others know that the step is committed, one of
         them leads its tail, too.
+
+        Raises:
+            UsageError: ``steps()`` was not called yet.
         """
-        done = self._training.done
-        return self._training.membership.leads if done is None else done.decision.is_leader
+        session_settings.check_leader(has_begun=self._planned > 0)
+        return self._training.ask_leader()
 
     @property
     def committed(self) -> int:
@@ -346,7 +349,7 @@ class Session:
         session_settings.check_saving(
             is_elastic=self._context is not None, has_begun=self._steps is not None
         )
-        if self._parts.is_to_write(leads=self.leader):
+        if self._parts.is_to_write(leads=self._training.leads):
             self._parts.weights.write(Path(path))
         else:  # those of earlier steps have been written, or are of no use any more
             now = self.committed

@@ -259,8 +259,10 @@ def total_steps(steps: int | None, epochs: int | None, steps_per_epoch: int) -> 
     if (steps is None) == (epochs is None):
         raise UsageError("steps() takes the job's total number of steps, or epochs=")
     what, count = ("steps", steps) if epochs is None else ("epochs", epochs)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise UsageError(f"steps() takes the job's total number of {what}, got {count!r}")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise UsageError(
+            f"steps() takes the job's total number of {what}, 1 at least, got {count!r}"
+        )
     return count if epochs is None else count * steps_per_epoch
 
 
@@ -278,6 +280,20 @@ def further(total: int, planned: int, steps_per_epoch: int) -> int:
             "a loop over epochs"
         )
     return max(total, planned)
+
+
+def check_leader(*, has_begun: bool) -> None:
+    """Refuse to ask for the leader where nobody leads; alone too, or the script learns it late.
+
+    Raises:
+        UsageError: ``steps()`` was not called.
+    """
+    if not has_begun:
+        raise UsageError(
+            "session.leader was asked for before session.steps(), where nobody leads yet, so that "
+            "no replica would write; ask in the tail of a step or behind the loop, each time anew: "
+            "another replica may lead by then"
+        )
 
 
 def check_saving(*, is_elastic: bool, has_begun: bool) -> None:

@@ -112,6 +112,8 @@ class Training:
         """The step whose tail is running."""
         self.wants_stop = False
         """Stop after the step whose metadata this replica sends next."""
+        self._asked = -1, -1
+        """After how many steps the script asked last for the leader, in a tail and elsewhere."""
         self.is_stopped = False
         """The job ends before this script is done."""
 
@@ -129,6 +131,18 @@ class Training:
         if self._membership is None:
             raise UsageError("the session is used outside of its `with` block")
         return self._membership
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica speaks for all."""
+        return self.membership.leads if self.done is None else self.done.decision.is_leader
+
+    def ask_leader(self) -> bool:
+        """Return it to the script, and take note of where that was."""
+        in_tail, behind = self._asked
+        is_tail = self.done is not None
+        self._asked = (self.committed, behind) if is_tail else (in_tail, self.committed)
+        return self.leads
 
     @property
     def is_leaving(self) -> bool:
@@ -318,6 +332,11 @@ class Training:
     def keep(self, place: tuple[int, int], *, is_needed: bool) -> None:
         """Hand over the share of the state at this boundary that a member at ``place`` has."""
         self.saver.save(self.membership.member, place, is_needed=is_needed)
+
+    def asked_leader(self) -> tuple[bool, bool]:
+        """Whether the script asks for the leader in the last tail, and behind it."""
+        in_tail, behind = self._asked
+        return in_tail == self.committed, behind == self.committed
 
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.core.events import Finished
 from pliant.core.job.controller import next_deadline_s
-from pliant.core.job.last_step import hear_finished, is_done
+from pliant.core.job.last_step import hear_finished, hear_lacking, is_done, is_lacking
 from pliant.core.job.state import Job, JobSettings, Stage
 from pliant.core.job.transaction import Transaction
 from pliant.core.membership.state import NEVER, Membership
@@ -58,3 +58,30 @@ def test_it_counts_no_more_once_somebody_went_on_or_the_state_is_lost(
     membership = replace(job.membership, **changes)  # type: ignore[arg-type]
 
     assert not is_done(replace(job, membership=membership), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        (["", "end"], False),  # the leader has come to its end
+        (["end"], True),
+        (["tail", "tail"], True),
+        (["tail", "end"], False),  # one led the tail, late; another one leads since
+        (["tail end", "end"], True),
+    ],
+)
+def test_what_the_leader_alone_does_is_lacking_if_nobody_who_finished_led(
+    said: list[str], lacks: bool
+) -> None:
+    """Seen: exit code 0, "finished 20 steps", and nothing saved."""
+    tx = Transaction(job=Job(membership=TRAINING), now_s=0.0, settings=SETTINGS)
+    for count, words in ((7, "tail end"), *((8, one) for one in said)):
+        finished = Finished(
+            replica=ReplicaId("r7"),
+            committed=count,
+            lacks_tail="tail" in words,
+            lacks_end="end" in words,
+        )
+        hear_lacking(tx, finished)
+
+    assert is_lacking(tx.job) == lacks

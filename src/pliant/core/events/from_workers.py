@@ -212,6 +212,12 @@ class Finished:
     lineage: Lineage = NO_LINEAGE
     """The history whose last step that was; 0: it left the loop, and others may go on."""
 
+    lacks_tail: bool = False
+    """Its script asks for the leader in the tail of that step, which was another one's to lead."""
+
+    lacks_end: bool = False
+    """The same of what its script does behind that."""
+
 
 WorkerEvent = (
     Spare

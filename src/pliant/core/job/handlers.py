@@ -65,6 +65,7 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
         _on_publish_asked(tx, event)
     if isinstance(event, events.Finished):
         last_step.hear_finished(tx, event)
+        last_step.hear_lacking(tx, event)
     if replica is None or replica.is_lost:
         tx.must_advance = False
         if not isinstance(event, events.Progressed | events.Busy | events.PublishAsked):

@@ -1,6 +1,7 @@
 """Whether somebody has done the last step of the run, so that nobody new is needed in it.
 
-Owns the memory of it, which outlives a coordinator, and how long it counts.  Must not know how a
+Owns the memory of it, which outlives a coordinator, how long it counts, and whether the leader has
+done its part of it, as far as this coordinator has heard.  Must not know how a
 job ends: that is for those who are left to say.
 """
 
@@ -23,6 +24,21 @@ def hear_finished(tx: Transaction, event: Finished | Registered) -> None:
     if event.lineage == tx.job.membership.lineage and last != tx.job.last_step:
         by_s = tx.now_s + tx.moment.timeouts.step_s
         tx.job = replace(tx.job, last_step=last, last_step_by_s=by_s)
+
+
+def hear_lacking(tx: Transaction, event: Finished) -> None:
+    """Take note whether what the leader alone does after the last step was another one's to do."""
+    before = tx.job.lacking
+    tail, end = event.lacks_tail, event.lacks_end
+    if before is not None and before[0] == event.committed:
+        tail, end = tail and before[1], end and before[2]
+    tx.job = replace(tx.job, lacking=(event.committed, tail, end))
+
+
+def is_lacking(job: Job) -> bool:
+    """Whether the leader was lost at what it alone does, and nobody who is left has done it."""
+    count = job.membership.committed
+    return job.lacking in ((count, True, True), (count, True, False), (count, False, True))
 
 
 def is_done(job: Job, now_s: float) -> bool:

@@ -14,6 +14,7 @@ from pliant.core.durability import nothing_to_do
 from pliant.core.events import Exited, ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import replicas, restoring
+from pliant.core.job.last_step import is_lacking
 from pliant.core.job.node_devices import free_devices
 from pliant.core.job.state import (
     Job,
@@ -123,8 +124,11 @@ def finish_if_done(tx: Transaction) -> None:
     )
     if not is_stop and not restoring.has_trained(job):
         reason = nothing_to_do(count)
-    tx.enter(Stage.FINISHING, StageCause.FINISHED)
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
+    if not is_stop and is_lacking(job):
+        exit_code = EXIT_FAILED
+        reason += _without_leader(job, job.losses[-1].sentence if job.losses else "it was ended")
+    tx.enter(Stage.FINISHING, StageCause.FINISHED)
     done = job.membership.finished | job.membership.leavers
     leader = None if is_stop else next(n for n in group.members(job.membership) if n in done)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
@@ -175,12 +179,19 @@ def lose_after_the_end(
     if outcome.exit_code == EXIT_OK:
         reason = f"{outcome.reason}; then {what}, before its script had ended"
         if name == outcome.leader:
-            reason += ": what the leader alone was to save then may be missing"
-            reason += "; the newest checkpoint has the weights" * _has_saved_the_end(tx.job)
+            reason = f"{outcome.reason}{_without_leader(tx.job, what)}"
             outcome = replace(outcome, exit_code=EXIT_FAILED)
         outcome = replace(outcome, reason=reason)
         tx.notes.append(reason)
     _decide(tx, replace(outcome, is_final=outcome.is_final or is_final))
+
+
+def _without_leader(job: Job, what: str) -> str:
+    """Say that the leader's script was not at its end."""
+    return (
+        f"; then {what}, before its script had ended: what the leader alone was to save then may be"
+        " missing" + "; the newest checkpoint has the weights" * _has_saved_the_end(job)
+    )
 
 
 def lose_overdue_after_the_end(tx: Transaction) -> None:

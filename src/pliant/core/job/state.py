@@ -223,6 +223,10 @@ class Job:
     last_step: tuple[Lineage, int] | None = None
     """A replica has done the last step: of which history, and how many steps that are."""
 
+    lacking: tuple[int, bool, bool] | None = None
+    """After how many steps all who have finished lack the leader of the last tail, and of what
+    stands behind it; of what the script asks nobody for nothing is lacking."""
+
     last_step_by_s: float = NEVER
     """By when the others should have done it, too."""
 

@@ -85,6 +85,8 @@ class ElasticMembership:
         self._asked = Ending.NONE
         self._ending = Ending.NONE
         self._has_left_loop = False
+        self._led_tail = True
+        """The tail of the last step, unless that is known to be done."""
         self._total = 0, 0
         """How many calls of ``steps()`` were finished before the last one, and how far it goes."""
 
@@ -173,9 +175,10 @@ class ElasticMembership:
             self._slots.hear_times([one.slot_us for one in said], step + 1)
         # Who crosses now is not the one to share with: the next boundary will do.
         is_saved = any(one.save for one in said) and self._crossing is None
+        self._led_tail = formed.group.rank == 0
         return StepDecision(
             generation=generation,
-            is_leader=formed.group.rank == 0,
+            is_leader=self._led_tail,
             is_stopped=bool(self._ending),
             is_saved=is_saved,
             sizes=self._slots.sizes,
@@ -236,8 +239,12 @@ class ElasticMembership:
                 "`for step in session.steps(total):`"
             )
         self._has_left_loop = has_left_loop
+        in_tail, behind = self._callbacks.asked_leader()
+        lacks_tail, lacks_end = in_tail and not self._led_tail, behind and not self.leads
         self._keeping.keep_to_the_end()
-        self._runtime.finish(has_left_loop=has_left_loop)
+        self._runtime.finish(
+            has_left_loop=has_left_loop, lacks_tail=lacks_tail, lacks_end=lacks_end
+        )
         while not self._runtime.await_release(LEFT_EARLY_S if has_left_loop else None):
             self.recover("this replica left the loop over steps early")
             self._keeping.keep_to_the_end(is_new=True)
@@ -292,10 +299,14 @@ class ElasticMembership:
         if rank in resolution.commits:
             self._owes_tail = True
             self._followers.commit(resolution.made_by, self.member)
-            self._callbacks.commit_voted(self._late_decision(order, resolution))
+            decision = self._late_decision(order, resolution)
+            self._led_tail = decision.is_leader
+            self._callbacks.commit_voted(decision)
         elif self.member.reform is not None:
             self._followers.give_up_attempt()
             self._callbacks.give_up_attempt(buffers_may_be_written=True)
+        else:  # all have come to this boundary
+            self._led_tail = True
         if not meeting.apart:
             self._followers.hand_over(order, resolution, self.member, owes_tail=self._owes_tail)
         self._handover.start(order, group, meeting, owes_tail=self._owes_tail)

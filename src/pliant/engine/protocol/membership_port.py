@@ -130,6 +130,9 @@ class TrainingCallbacks(Protocol):
         ``place``: rank of this replica among them, and their number.
         """
 
+    def asked_leader(self) -> tuple[bool, bool]:
+        """Whether the script asks for the leader in the last tail, and behind it."""
+
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""
 

@@ -199,12 +199,22 @@ class ProtocolRuntime:
         with self._changed:
             self._become((protocol.call_finished(self._member), ()))
 
-    def finish(self, *, has_left_loop: bool) -> None:
+    def finish(
+        self, *, has_left_loop: bool, lacks_tail: bool = False, lacks_end: bool = False
+    ) -> None:
         """Say Finished; a coordinator that comes later learns it from the registration."""
         with self._changed:
             me = self._member
             lineage = NO_LINEAGE if has_left_loop else me.lineage
-            self.tell(events.Finished(replica=me.replica, committed=me.committed, lineage=lineage))
+            self.tell(
+                events.Finished(
+                    replica=me.replica,
+                    committed=me.committed,
+                    lineage=lineage,
+                    lacks_tail=lacks_tail,
+                    lacks_end=lacks_end,
+                )
+            )
             self._is_finishing = True
 
     # --- main thread: what holds now ------------------------------------------------------
