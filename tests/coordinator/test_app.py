@@ -418,7 +418,7 @@ def test_wishes_are_answered_with_the_cores_reason(tmp_path: Path) -> None:
 
         assert accepted.status_code == 202
         assert accepted.json()["target_replicas"] == 1
-        assert accepted.json()["reason"].endswith("1 asked for")
+        assert accepted.json()["reason"].endswith("as requested")
         assert unknown.status_code == 409
         assert "r9" in unknown.json()["detail"]
         assert last.status_code == 409
@@ -439,7 +439,7 @@ def test_who_drains_or_kills_is_told_what_comes_of_it_and_not_how(tmp_path: Path
             killed = (await people.post("/v1/replicas/r1/kill")).json()
 
         assert drained["target_replicas"] == 1
-        assert drained["reason"] == "r2 leaves; stay at 1 replica: 1 asked for"
+        assert drained["reason"] == "r2 leaves; stay at 1 replica, as requested"
         assert killed["reason"].startswith("r1 is killed")
 
     play(tmp_path, scene)

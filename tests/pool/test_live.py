@@ -73,7 +73,7 @@ def test_a_claim_that_has_to_wait_says_why_and_gets_its_turn(here: Box) -> None:
 
     second = here.claim(1, name="second")
     second.until("waiting")
-    assert "0 are idle; 2 may not be taken: normal is not below normal" in second.reason
+    assert "none idle; 2 cannot be preempted: normal is not below normal" in second.reason
 
     first.send(signal.SIGINT)
     assert first.ended() == 3

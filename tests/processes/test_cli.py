@@ -123,7 +123,7 @@ def test_a_job_is_resized_and_followed_from_any_directory(job: Path) -> None:
         "pliant: 9 replicas would be above maxReplicas=3\n",
     )
     assert "said ['--min', '7']" in pliant_afresh(job, "logs", "r1").stdout
-    assert "3 asked for" in pliant_afresh(job, "explain").stdout
+    assert "as requested" in pliant_afresh(job, "explain").stdout
 
 
 def test_stopping_ends_with_3_and_a_clean_ledger(home: Path) -> None:

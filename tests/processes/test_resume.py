@@ -277,7 +277,7 @@ def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: P
     other_arguments = run(steps=5, script=module)
     assert again.returncode == 0
     assert "the run goes on after step 3, from checkpoint step-00000003-l1 of" in again.stdout
-    assert "nothing to do: already finished at step 3" in again.stdout
+    assert "already finished (3 steps)" in again.stdout
     for refused, why in (
         (other_job, "and this is another job: job tune (train.py 3); give this run a place"),
         (other_arguments, "and this run has other arguments: 5; give this run a place of its own"),

@@ -139,9 +139,9 @@ def explain(interval: Interval, progress: Progress, *, now_s: float) -> str:
 def nothing_to_do(committed: int) -> str:
     """Say that a run whose checkpoint is of its last step has trained nothing, and what to do."""
     return (
-        f"nothing to do: already finished at step {committed}; raise the number of steps to train "
-        "on (--from-checkpoint anyway if it is an argument of the script), or begin anew with "
-        "--from-checkpoint never or in another place"
+        f"already finished ({committed} steps); to train longer, raise the step count "
+        "(--from-checkpoint anyway if it is an argument of the script); to begin anew, take "
+        "--from-checkpoint never or another place"
     )
 
 

@@ -37,7 +37,7 @@ LAST_HOLDER = re.compile(r"node \S+ leaves, and ")
 EXITS = {
     "finished": "finished",
     "left": "left",
-    "usage": "ended: its input was refused",
+    "usage": "stopped: pliant cannot run this script; see the error below",
     "script": "ended",
     "early": "ended without reaching the end of its steps",
     "corrupt": "had another state than most replicas and is replaced",

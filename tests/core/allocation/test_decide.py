@@ -173,7 +173,8 @@ def test_a_minimum_takes_increments_of_its_own_class_but_no_minimum() -> None:
 
     assert world.shares() == {"a": 2, "b": 2, "c": 0}
     assert why(world.pool, "c") == (
-        "needs 2 more: 0 are idle; 1 could be taken; 3 may not be taken: normal is not below normal"
+        "needs 2 more: none idle; 1 could be preempted; 3 cannot be preempted: normal is not "
+        "below normal"
     )
 
 
@@ -230,7 +231,7 @@ def test_who_cannot_be_suspended_keeps_its_minimum() -> None:
     world.fixed("b", 3, priority="urgent")
 
     assert world.shares() == {"a": 4, "b": 0}
-    assert "2 belong to minimums that nobody can take" in why(world.pool, "b")
+    assert "2 belong to minimums that cannot be preempted" in why(world.pool, "b")
 
 
 def test_an_increment_never_takes_a_minimum() -> None:
@@ -239,7 +240,9 @@ def test_an_increment_never_takes_a_minimum() -> None:
     world.ask("b", 1, 4, priority="urgent")
 
     assert world.shares() == {"a": 2, "b": 2}
-    assert "a minimum is only taken for another minimum" in why(world.pool, "b")
+    assert "they are a minimum, which only another claim's minimum may preempt" in why(
+        world.pool, "b"
+    )
 
 
 def test_victims_that_turn_out_not_to_be_needed_are_spared() -> None:

@@ -94,35 +94,38 @@ def test_without_a_wish_every_device_is_used() -> None:
 def test_the_start_size_counts_until_someone_wishes_otherwise() -> None:
     policy = Policy(max_replicas=4, start_replicas=2)
 
-    assert choose(policy).reason == "stay at 2 replicas: 2 asked for"
-    assert choose(policy, wished=3).reason == "grow from 2 to 3 replicas: 3 asked for"
+    assert choose(policy).reason == "stay at 2 replicas, as requested"
+    assert choose(policy, wished=3).reason == "grow from 2 to 3 replicas, as requested"
 
 
 def test_a_default_maximum_is_lowered_to_the_slots_of_a_step() -> None:
     decision = choose(devices=8, num_slots=6)
 
     assert decision.target_replicas == 6
-    assert decision.reason == "grow from 2 to 6 replicas: a step has 6 slots"
+    assert decision.reason == "grow from 2 to 6 replicas: a step has only 6 micro-batches"
 
 
 def test_a_wish_above_the_maximum_is_cut() -> None:
     decision = choose(Policy(max_replicas=4), wished=6)
 
     assert decision.target_replicas == 4
-    assert decision.reason == "grow from 2 to 4 replicas: 6 asked for, but maxReplicas=4"
+    assert decision.reason == "grow from 2 to 4 replicas: 6 requested, but maxReplicas=4"
 
 
 def test_a_wish_below_the_minimum_is_raised() -> None:
     decision = choose(Policy(min_replicas=2), wished=1)
 
     assert decision.target_replicas == 2
-    assert decision.reason == "stay at 2 replicas: 1 asked for, but minReplicas=2"
+    assert decision.reason == "stay at 2 replicas: 1 requested, but minReplicas=2"
 
 
 def test_the_reason_says_how_busy_an_uneven_size_keeps_its_replicas() -> None:
     decision = choose(wished=3, num_slots=8)
 
-    assert decision.reason == "grow from 2 to 3 replicas: 3 asked for; 8 slots keep them 89% busy"
+    assert decision.reason == (
+        "grow from 2 to 3 replicas, as requested; 8 micro-batches do not divide evenly by 3: "
+        "replicas idle 11% of each step"
+    )
 
 
 def test_a_size_falls_until_those_have_left_who_are_too_many() -> None:
@@ -323,7 +326,7 @@ def test_the_sizes_are_those_that_a_policy_allows(
     [
         (1, "1 replica would be below minReplicas=2"),
         (7, "7 replicas would be above maxReplicas=6"),
-        (5, "5 replicas cannot share the 4 slots of a step"),
+        (5, "a step has only 4 micro-batches, too few for 5 replicas"),
         (3, None),
     ],
 )

@@ -324,7 +324,8 @@ def test_a_replacement_within_the_time_for_it_comes_at_once_and_survivors_are_ke
     job.view = replace(job.view, devices=7, pace=hysteresis.lost(job.view.pace, 2000.0))
     assert job.look().reason == (
         "shrink from 8 to 7 replicas: 7 of 8 are left, and a replacement may come within 30 s of "
-        "the loss (faultyScaleDownTimeoutInSeconds); 12 slots keep them 86% busy"
+        "the loss (faultyScaleDownTimeoutInSeconds); 12 micro-batches do not divide "
+        "evenly by 7: replicas idle 14% of each step"
     )
     job.view = replace(job.view, devices=8)
     job.now_s = 2020.0

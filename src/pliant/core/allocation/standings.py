@@ -142,7 +142,7 @@ def why(
         return f"has all {entry.share} it can use of {asked} asked for" if asked else "asks for 0"
     has = "is suspended and needs" if entry.is_suspended else "needs"
     if not request.is_minimum:
-        has = f"has {entry.share} of {entry.top} and asks for"
+        has = f"has {entry.share} of {entry.top} and wants"
     said = [_obstacle(draft, request), *_out_of_use(pool, names or {}, has_notes=has_notes)]
     return f"{has} {request.count} more: {'; '.join(said)}"
 
@@ -199,7 +199,7 @@ def _obstacle(draft: Draft, request: TakeRequest) -> str:
     if not request.is_minimum and not request.gain:
         return f"none is idle, and more than {request.entry.share} would make it no faster"
     idle = max(0, draft.slack)
-    said = [f"{idle} {'is' if idle == 1 else 'are'} idle"]
+    said = [f"{idle or 'none'} idle"]
     if request.count > draft.room(claim.team):
         team = draft.teams[claim.team]
         said.append(
@@ -224,10 +224,10 @@ def _objections(draft: Draft, request: TakeRequest) -> list[str]:
             refused[rule] += others
         else:
             may += others
-    said = [f"{may} could be taken"] if may else []
-    said += [f"{count} may not be taken: {rule}" for rule, count in refused.items()]
+    said = [f"{may} could be preempted"] if may else []
+    said += [f"{count} cannot be preempted: {rule}" for rule, count in refused.items()]
     minimums = draft.share - sum(draft.takeable.values()) - request.entry.share + sum(own.values())
     if minimums > 0:
         verb = "belongs" if minimums == 1 else "belong"
-        said.append(f"{minimums} {verb} to minimums that nobody can take")
+        said.append(f"{minimums} {verb} to minimums that cannot be preempted")
     return said

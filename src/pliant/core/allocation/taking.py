@@ -131,7 +131,7 @@ def objection(draft: Draft, request: TakeRequest, kind: str, team: str, value: i
             classes = ", ".join(draft.teams[claim.team].reclaim.by or ()) or "nobody"
             return f"team {claim.team} lets only {classes} take, not {claim.priority} (reclaim.by)"
         case Bar.MINIMUM:
-            return "a minimum is only taken for another minimum"
+            return "they are a minimum, which only another claim's minimum may preempt"
         case Bar.SAME_TEAM:
             return f"team {claim.team} takes from its own claims only (reclaim.from=same_team)"
         case Bar.QUOTA:

@@ -127,7 +127,7 @@ def objection(wished: int, view: PolicyView, policy: Policy) -> str | None:
     if policy.max_replicas is not None and wished > policy.max_replicas:
         return f"{wished} replicas would be above maxReplicas={policy.max_replicas}"
     if view.num_slots is not None and wished > view.num_slots:
-        return f"{wished} replicas cannot share the {view.num_slots} slots of a step"
+        return f"a step has only {view.num_slots} micro-batches, too few for {wished} replicas"
     if policy.fitted(wished) is None:
         return f"{counted(wished, 'replica')} would be none of {policy.sizes_text()}"
     return None
@@ -177,11 +177,14 @@ def _ceiling(view: PolicyView, policy: Policy, *, is_asked: bool) -> tuple[int, 
         ceiling, because = view.devices, f"there are {counted(view.devices)}{wording.beside(view)}"
         is_early = view.core_replicas is not None and view.num_slots is None and not is_asked
         if is_early and ceiling > FIRST_REPLICAS:
-            return FIRST_REPLICAS, "the script has yet to say how many slots a step has"
+            return FIRST_REPLICAS, "the script has yet to say how many micro-batches a step has"
         if policy.spares and not is_asked:
             ceiling, because = max(0, ceiling - policy.spares), f"{because}, spares={policy.spares}"
     if view.num_slots is not None and view.num_slots < ceiling:
-        return view.num_slots, f"a step has {counted(view.num_slots, 'slot')}"
+        return (
+            view.num_slots,
+            f"a step has only {view.num_slots} micro-batch{'es' * (view.num_slots != 1)}",
+        )
     return ceiling, because
 
 

@@ -11,6 +11,9 @@ from pliant.core.policy.costs import marginal_efficiency
 from pliant.core.policy.hysteresis import Wait
 from pliant.core.step.batching import efficiency
 
+AS_REQUESTED = "as requested"
+"""Why the size is one that somebody asked for, and nothing stands in its way."""
+
 
 def reason(case: PolicyCase, now: int, target: int, possible: int, wait: Wait | None) -> str:
     """Say from which size (``now``: the one that people see) to which, and why.
@@ -21,10 +24,16 @@ def reason(case: PolicyCase, now: int, target: int, possible: int, wait: Wait | 
     if target != now:
         verb = "grow" if target > now else "shrink"
         move = f"{verb} from {now} to {counted(target, 'replica')}"
-    return f"{move}: {_cause(case, target, possible, wait)}{_idle_share(case.view, target)}"
+    cause = _cause(case, target, possible, wait)
+    return f"{move}{cause}{_idle_share(case.view, target)}"
 
 
 def _cause(case: PolicyCase, target: int, possible: int, wait: Wait | None) -> str:
+    why = _why(case, target, possible, wait)
+    return f", {why}" if why == AS_REQUESTED else f": {why}"
+
+
+def _why(case: PolicyCase, target: int, possible: int, wait: Wait | None) -> str:
     if wait is not None and possible > target:
         return f"{possible} possible, but {wait.why}"
     if wait is not None:
@@ -38,10 +47,10 @@ def _cause(case: PolicyCase, target: int, possible: int, wait: Wait | None) -> s
     if asked is None:
         return case.because if ask == case.ceiling else f"{case.because}, and {_allowed(case)}"
     if asked > ask:
-        return f"{asked} asked for, but {case.because if ask == case.ceiling else _allowed(case)}"
+        return f"{asked} requested, but {case.because if ask == case.ceiling else _allowed(case)}"
     if asked < ask:
-        return f"{asked} asked for, but minReplicas={case.policy.min_replicas}"
-    return f"{asked} asked for"
+        return f"{asked} requested, but minReplicas={case.policy.min_replicas}"
+    return AS_REQUESTED
 
 
 def _allowed(case: PolicyCase) -> str:
@@ -104,7 +113,7 @@ def would_change(case: PolicyCase, target: int, possible: int, wait: Wait | None
         return "another size: pliant scale N"
     has_cores = view.core_replicas is None or view.core_replicas > target
     if has_cores and view.num_slots is not None and case.ceiling == target == view.num_slots:
-        return "a smaller micro_batch_size, so that a step has more slots"
+        return "a smaller micro_batch_size, so that a step has more micro-batches"
     if policy.max_replicas is not None:
         return "pliant scale N; or another bound: pliant policy set maxReplicas=N"
     return "more devices, or pliant scale N"
@@ -114,4 +123,9 @@ def _idle_share(view: PolicyView, target: int) -> str:
     if view.num_slots is None or target < 1:
         return ""
     busy = efficiency(view.num_slots, target)
-    return "" if busy == 1.0 else f"; {view.num_slots} slots keep them {busy:.0%} busy"
+    if busy == 1.0:
+        return ""
+    return (
+        f"; {view.num_slots} micro-batches do not divide evenly by {target}: replicas idle "
+        f"{1 - busy:.0%} of each step"
+    )
