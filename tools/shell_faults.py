@@ -9,7 +9,6 @@ from tools.faults import Fault
 _COORDINATOR = partial(Fault, room="coordinator", suite=("tests/coordinator",))
 _TAKEOVER = partial(Fault, rule="R1", path="takeover.py", suite=("tests/core/test_takeover.py",))
 _REGISTER = partial(_COORDINATOR, path="register.py")
-_ETCD = partial(Fault, room="run", suite=("tests/run/test_etcd_home.py",))
 _TRANSFER = partial(
     Fault,
     rule="5.5",
@@ -355,27 +354,6 @@ SHELL_FAULTS = [
         path="register_places.py",
         old="        number, found = self._newest()\n        if found != expected:\n",
         new="        number, found = self._newest()\n        if found is expected is data:\n",
-    ),
-    _ETCD(
-        rule="R1",
-        path="etcd.py",
-        what="a key is replaced whatever lies there",
-        old='"compare": [{**condition, "mod_revision": str(revision)}],',
-        new='"compare": [],',
-    ),
-    _ETCD(
-        rule="R1",
-        path="etcd_home.py",
-        what="the register is replaced though it is not as expected",
-        old="            if seen is None or seen.data != expected:\n                return False\n",
-        new="            if seen is None:\n                return False\n",
-    ),
-    _ETCD(
-        rule="R2",
-        path="etcd.py",
-        what="what a member shows is taken that knows of no majority",
-        old='{"key": self._key(name)}, is_safe=True).get("kvs")',
-        new='{"key": self._key(name), "serializable": True}, is_safe=True).get("kvs")',
     ),
     _TAKEOVER(
         what="a host takes over from a coordinator that its own agent reaches",

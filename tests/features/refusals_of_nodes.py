@@ -125,7 +125,7 @@ NODES = [
     ),
     Refusal(
         sentence="--register gs://bucket/gpt: a register lies in a directory that the hosts share, "
-        "on s3:// or in etcd://",
+        "or on s3://",
         when="the register is to lie where two coordinators could not be kept apart",
         instead="`--register s3://bucket/gpt`, or a directory",
         command="coordinator --port 7341 --register gs://bucket/gpt train.py",
@@ -142,47 +142,6 @@ NODES = [
         when="an object store lets nobody write: no credentials, no such bucket",
         instead="`AWS_ACCESS_KEY_ID` and the others, as for checkpoints",
         proof="tests/run/test_register_home.py::test_a_bucket_that_is_not_there_is_refused",
-    ),
-    Refusal(
-        sentence="--register etcd://10.0.0.1 is no place in etcd; write etcd://HOST:2379/NAME, or "
-        "several hosts with commas",
-        when="the register is to lie in etcd, and it is not said where, or under which name",
-        instead="`--register etcd://10.0.0.1:2379/gpt`",
-        command="coordinator --port 7341 --register etcd://10.0.0.1 train.py",
-    ),
-    Refusal(
-        sentence="--register etcd://... names a user; etcd is asked without one",
-        when="the place in etcd has a user and a password, which every `ps` would show",
-        instead="a certificate: `etcds://HOST:2379/gpt?ca=FILE&cert=FILE&key=FILE`",
-        command="coordinator --port 7341 --register etcd://me:secret@10.0.0.1/gpt train.py",
-    ),
-    Refusal(
-        sentence="--register etcds://10.0.0.1/gpt?crt=a.pem: crt is none of ca, cert, key, the "
-        "files for TLS",
-        when="something else stands behind the question mark of a place in etcd",
-        instead="`?ca=FILE&cert=FILE&key=FILE`",
-        command="coordinator --port 7341 --register 'etcds://10.0.0.1/gpt?crt=a.pem' train.py",
-    ),
-    Refusal(
-        sentence="--register etcd://10.0.0.1/gpt?ca=a.pem has files for TLS; write etcds:// for "
-        "TLS",
-        when="files for TLS are given, and TLS is not asked for",
-        instead="`etcds://`",
-        command="coordinator --port 7341 --register 'etcd://10.0.0.1/gpt?ca=a.pem' train.py",
-    ),
-    Refusal(
-        sentence="--register etcds://10.0.0.1/gpt?cert=a.pem: cert and key go together",
-        when="a certificate for etcd has no key, or the other way round",
-        instead="both: `?ca=FILE&cert=FILE&key=FILE`",
-        command="coordinator --port 7341 --register 'etcds://10.0.0.1/gpt?cert=a.pem' train.py",
-    ),
-    Refusal(
-        sentence="--register etcd://10.0.0.1:2379/gpt: etcd at 10.0.0.1:2379: etcdserver: user "
-        "name is empty",
-        when="the cluster lets in only users with a password, or what answers is no etcd",
-        instead="a cluster without users, or one that asks for certificates; `s3://`, or a "
-        "directory",
-        proof="tests/run/test_etcd_home.py::test_a_cluster_that_wants_a_user_is_refused",
     ),
     Refusal(
         sentence="--register ... cannot be written: File exists",

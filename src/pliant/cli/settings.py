@@ -224,7 +224,7 @@ SETTINGS = (
         name="register",
         metavar="PLACE",
         help="Where another host finds what a coordinator must not forget: a directory that the"
-        " hosts share, s3://BUCKET/DIR or etcd://HOST:PORT/NAME."
+        " hosts share, or s3://BUCKET/DIR."
         "  [default: in --out, for this host alone]",
     ),
     Setting(

@@ -9,8 +9,7 @@ written survives a power cut.  Knows nothing of what the bytes mean.
                  the name is taken: on NFS, too, and for one that was cut off, was thought dead by
                  the server, and comes back with what it was about to write
 
-Others are an object store and etcd (``run.register_home``, ``run.etcd_home``): they ask over a
-network.
+Another is an object store (``run.register_home``), which asks over a network.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ Owns how a place is opened that people name.  Decides nothing.
     (nothing named)   the directory of the run: one file below a lock
     DIR               a directory that the hosts share: a file for each write
     s3://BUCKET/DIR   an object store that heeds the conditions of writes
-    etcd://HOST/NAME  keys of an etcd cluster (``etcd_home``)
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from pliant.core.takeover import CoordinatorSign
 from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_private_directory, replace_file
 from pliant.run.coordinator_places import bytes_of, read_sign, sign_of, write_sign
-from pliant.run.etcd_home import EtcdHome
 from pliant.run.run_directory import holder_of, require_own
 
 ANSWER_S = 10.0
@@ -234,14 +232,9 @@ def open_home(named: str | None, out: Path) -> RegisterHome:
     if "://" not in named:
         return DirectoryHome(Path(named), is_shared=True)
     scheme = named.partition("://")[0]
-    if scheme in ("etcd", "etcds"):
-        kept = EtcdHome(named)
-        kept.require_etcd()
-        return kept
     if scheme not in ("s3", "s3a"):
         raise ConfigError(
-            f"--register {named}: a register lies in a directory that the hosts share, on s3:// "
-            "or in etcd://"
+            f"--register {named}: a register lies in a directory that the hosts share, or on s3://"
         )
     if not named.removeprefix(f"{scheme}://").strip("/"):
         raise ConfigError(f"--register {named} names no bucket; write s3://BUCKET/DIR")
