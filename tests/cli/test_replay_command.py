@@ -79,22 +79,6 @@ def test_a_difference_is_exit_code_1(log: Path, capsys: pytest.CaptureFixture[st
             "--from 'noon' is no time; write 90s or 1.5h after the beginning, or 14:05:30",
         ),
         (
-            ["{}/events.jsonl", "--policy", "minReplicas=9"],
-            "the policy: minReplicas 9 is greater than maxReplicas 4",
-        ),
-        (
-            ["{}/events.jsonl", "--policy", "a=1", "--after", "x"],
-            "--after x is none of stop, model",
-        ),
-        (
-            ["{}/events.jsonl", "--after", "model"],
-            "--after says how a what-if goes on; give --policy KEY=VALUE, too",
-        ),
-        (
-            ["{}/events.jsonl", "--policy", "spares=1", "--to-scenario", "{}/s.txt"],
-            "--policy and --to-scenario exclude each other; give one of them",
-        ),
-        (
             ["{}/events.jsonl", "--around", "3s"],
             "--around says of what a scenario is; give --to-scenario FILE, too",
         ),
@@ -135,20 +119,6 @@ def test_a_scenario_is_written_once_and_never_over_a_file(
         assert capsys.readouterr().err == f"pliant: {sentence}\n"
     assert file.read_text() == text
     assert not (log.parent / "elsewhere").exists()
-
-
-def test_another_policy_is_asked_as_far_as_is_certain_and_with_a_model(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["replay", str(log), "--policy", "maxReplicas=3"]
-
-    assert code_of(asked) == 0
-    said = capsys.readouterr().out
-    assert "certain up to events.jsonl:" in said
-    assert code_of([*asked, "--policy", "spares=1", "--after", "model", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["is_model"] is True
-    assert found["turns"][0]["is_certain"] in (True, False)
 
 
 @pytest.mark.processes

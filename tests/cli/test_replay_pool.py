@@ -49,24 +49,6 @@ def test_a_difference_is_exit_code_1(log: Path, capsys: pytest.CaptureFixture[st
     assert "NOT AS RECORDED, events.jsonl:4: grant: devices was" in capsys.readouterr().out
 
 
-def test_other_rules_are_certain_up_to_the_first_other_answer(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert code_of(["replay", str(log), "--policy", "devices=3"]) == 0
-
-    first, now, then, until = capsys.readouterr().out.splitlines()
-    assert first == "gpt asks for 1 to 8 (normal)"
-    assert now.startswith("    gpt gets devices 0, 1, 2 and has 3: ")
-    assert then.startswith("    in the log: gpt gets devices 0, 1, 2, 3 and has 4: ")
-    assert until.startswith("certain up to events.jsonl:4: grant: to was 4, now 3")
-
-    assert code_of(["replay", str(log), "--policy", "devices=3", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["answers"][0]["to"] == 3
-
-    assert code_of(["replay", str(log), "--policy", "quota.vision=2"]) == 0
-    assert "nothing would have been answered otherwise" in capsys.readouterr().out
-
-
 def test_a_scenario_is_written_and_plays(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = log.parent / "incident.txt"
 
@@ -74,36 +56,6 @@ def test_a_scenario_is_written_and_plays(log: Path, capsys: pytest.CaptureFixtur
 
     assert capsys.readouterr().out == f"{file}: 7 events; played, it answers as recorded\n"
     assert play_pool(file.read_text(), core_alone) == file.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            ["--policy", "devices=3", "--after", "model"],
-            "--after model: there is no model of the claimants of a pool; leave --after out",
-        ),
-        (
-            ["--policy", "maxReplicas=3"],
-            "--policy maxReplicas is no rule of a pool; there are devices, minGain, restInSeconds,"
-            " patienceInSeconds, quota.TEAM, borrowLimit.TEAM",
-        ),
-        (
-            ["--policy", "quota.vision=many"],
-            "--policy quota.vision=many is no number of devices from 0 to 100000",
-        ),
-        (
-            ["--policy", "restInSeconds=soon"],
-            "--policy restInSeconds=soon is no number of 0 or more",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_of_a_pool_is_one_sentence(
-    words: list[str], sentence: str, log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert code_of(["replay", str(log), *words]) == 2
-
-    assert capsys.readouterr().err == f"pliant: {sentence}\n"
 
 
 def test_a_log_that_does_not_say_how_its_pool_began_is_no_success(
@@ -114,7 +66,5 @@ def test_a_log_that_does_not_say_how_its_pool_began_is_no_success(
     assert code_of(["replay", str(log)]) == 1
     assert "nothing of this log can be replayed" in capsys.readouterr().out
 
-    assert code_of(["replay", str(log), "--policy", "devices=3"]) == 2
-    assert "it does not say how a pool began" in capsys.readouterr().err
     assert code_of(["replay", str(log), "--to-scenario", str(log.parent / "x.txt")]) == 2
     assert "no scenario can be made" in capsys.readouterr().err

@@ -29,47 +29,6 @@ REPLAYED = [
         proof=ONE_SENTENCE,
     ),
     Refusal(
-        sentence="--after model: there is no model of the claimants of a pool; leave --after out",
-        when="a what-if of a pool is to go on behind the first other answer",
-        instead="the same without `--after`",
-        proof=ONE_SENTENCE_OF_POOLS,
-    ),
-    Refusal(
-        sentence="--policy maxReplicas is no rule of a pool; there are devices, minGain,"
-        " restInSeconds, patienceInSeconds, quota.TEAM, borrowLimit.TEAM",
-        when="a what-if of a pool names a field that pools do not have",
-        instead="one of those",
-        proof=ONE_SENTENCE_OF_POOLS,
-    ),
-    Refusal(
-        sentence="--policy quota.vision=many is no number of devices from 0 to 100000",
-        when="a what-if of a pool names no number of devices",
-        instead="a whole number",
-        proof=ONE_SENTENCE_OF_POOLS,
-    ),
-    Refusal(
-        sentence="--policy restInSeconds=soon is no number of 0 or more",
-        when="a rule of a pool in a what-if is no number",
-        instead="a number",
-        proof=ONE_SENTENCE_OF_POOLS,
-    ),
-    Refusal(
-        sentence="--policy devices=5: the pool has 4 devices of several kinds; of which kind more"
-        " would be is not said",
-        when="a what-if would give a pool of several kinds more devices than it had",
-        instead="as many or fewer",
-        proof="tests/simulate/test_pool_what_if.py::"
-        "test_further_devices_of_a_pool_of_kinds_would_be_of_none",
-    ),
-    Refusal(
-        sentence="nothing of this log can be asked: it does not say how a pool began",
-        when="a what-if of a pool's log that an older version wrote, or of which the beginning is"
-        " gone",
-        instead="the log of a pool that was started anew since",
-        proof="tests/cli/test_replay_pool.py::"
-        "test_a_log_that_does_not_say_how_its_pool_began_is_no_success",
-    ),
-    Refusal(
         sentence="no scenario can be made: no beginning of a pool, with what it was told, is in"
         " the log",
         when="the same for `--to-scenario`",
@@ -106,23 +65,5 @@ REPLAYED = [
         when="the run's log has nothing at that time",
         instead="a time that `pliant replay` shows",
         proof=f"{SCENARIOS}test_nothing_is_made_of_what_nobody_knows",
-    ),
-    Refusal(
-        sentence="--after x is none of stop, model",
-        when="`--after` is another word",
-        instead="`--after model`",
-        proof=ONE_SENTENCE,
-    ),
-    Refusal(
-        sentence="--after says how a what-if goes on; give --policy KEY=VALUE, too",
-        when="`--after` without another policy",
-        instead="`--policy maxReplicas=6 --after model`",
-        proof=ONE_SENTENCE,
-    ),
-    Refusal(
-        sentence="--policy and --to-scenario exclude each other; give one of them",
-        when="a scenario of what did not happen is asked for",
-        instead="one of them",
-        proof=ONE_SENTENCE,
     ),
 ]

@@ -15,27 +15,19 @@ from typing import Annotated, Any
 
 import typer
 
-from pliant.cli.arguments import changes_of
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
-from pliant.cli.replay_pool import ask_pool, pool_scenario, show_pool
+from pliant.cli.replay_pool import pool_scenario, show_pool
 from pliant.cli.replay_printing import print_account
 from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.simulate.pool_replay import PoolStep, is_pool_log
-from pliant.simulate.replay import Break, Step, Turn, replayed
+from pliant.simulate.replay import Break, Step, replayed
 from pliant.simulate.replay_log import entries, log_at
-from pliant.simulate.replay_prospect import (
-    Prospect,
-    is_news,
-    lines_of_prospect,
-    prospect_json,
-)
 from pliant.simulate.replay_scenario import scenario_of, title_of
 from pliant.simulate.replay_telling import Account, json_of, lines_of
-from pliant.simulate.replay_what_if import change_of
 
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 
@@ -66,39 +58,19 @@ Around = Annotated[
 ]
 
 
-PolicyFields = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy", metavar="KEY=VALUE", help="What had happened with this? E.g. maxReplicas=6."
-    ),
-]
-After = Annotated[
-    str | None,
-    typer.Option(
-        "--after",
-        metavar="stop|model",
-        help="Where that stops being certain: stop, or go on with a model.  [default: stop]",
-    ),
-]
-
-
 def replay(
     path: Log,
     from_: From = None,
     to: To = None,
     to_scenario: ToScenario = None,
     around: Around = None,
-    policy: PolicyFields = None,
-    after: After = None,
     as_json: Json = False,
 ) -> int:
     """Play a recorded run or pool once more; exit code 1 if anything is decided otherwise now."""
     log = log_at(path)
-    _require_sense(policy, to_scenario, around=around, after=after)
-    is_pool, goes_on = is_pool_log(log), after == "model"
-    if policy:
-        ask = ask_pool if is_pool else _ask_what_if
-        return ask(log, policy, goes_on=goes_on, as_json=as_json)
+    if around is not None and to_scenario is None:
+        raise ConfigError("--around says of what a scenario is; give --to-scenario FILE, too")
+    is_pool = is_pool_log(log)
     if to_scenario is not None:
         return _write_scenario(log, to_scenario, around, is_pool=is_pool, as_json=as_json)
     account, window = Account(), _Window(from_, to)
@@ -115,44 +87,6 @@ def replay(
             for line in lines_of(step, window.start_at):
                 say(line)
     return print_account(log, shown, account, as_json=as_json)
-
-
-def _require_sense(
-    policy: list[str] | None, to_scenario: Path | None, *, around: str | None, after: str | None
-) -> None:
-    if around is not None and to_scenario is None:
-        raise ConfigError("--around says of what a scenario is; give --to-scenario FILE, too")
-    if after not in (None, "stop", "model"):
-        raise ConfigError(f"--after {after} is none of stop, model")
-    if after is not None and not policy:
-        raise ConfigError("--after says how a what-if goes on; give --policy KEY=VALUE, too")
-    if policy and to_scenario is not None:
-        raise ConfigError("--policy and --to-scenario exclude each other; give one of them")
-
-
-def _ask_what_if(log: Path, fields: list[str], *, goes_on: bool, as_json: bool) -> int:
-    steps = list(replayed(entries(log)))
-    start = next((one for one in steps if isinstance(one, Turn) and one.ready is not None), None)
-    if start is None:
-        account = Account()
-        for step in steps:
-            account.add(step)
-        raise ConfigError(account.sentence)
-    prospect = Prospect(steps=steps, change=change_of(changes_of(fields)), goes_on=goes_on)
-    shown: list[dict[str, Any]] = []
-    for turn in prospect.turns():
-        if not is_news(turn):
-            continue
-        if as_json:
-            shown.append(prospect_json(turn, prospect.at))
-        else:
-            for line in lines_of_prospect(turn, prospect.at, start.place.at):
-                say(line)
-    if as_json:
-        return print_json({"log": str(log), "turns": shown, **prospect.as_json()})
-    for sentence in prospect.sentences():
-        say(sentence)
-    return EXIT_OK
 
 
 def _write_scenario(
