@@ -612,6 +612,7 @@ PLAIN = "keep plain values, containers, tensors or numpy arrays in it"
 SESSIONS = "tests/processes/test_elastic_session.py"
 KEEPING = "tests/engine/test_checkpointing.py"
 DURABLE = "tests/engine/state/test_durable.py"
+FILES = "tests/engine/record/test_files.py"
 STATE = "tests/engine/state/test_training_state.py"
 
 MADE = [
@@ -1760,6 +1761,31 @@ TOGETHER = [
         instead="the same files on every host, and then its agent anew; the run goes on without it",
         proof="tests/processes/test_several_hosts.py::"
         "test_a_module_that_differs_is_named_and_the_job_waits_for_a_host_that_fits",
+    ),
+    Refusal(
+        sentence="config.yaml changed after this run began, and the replicas that train read it "
+        "before; put it back, then pliant scale N; or end the run, and resume it with the new one",
+        when="a file that the script reads outside of steps is another one when a replica joins",
+        instead="the file as it was; the run goes on without that replica until somebody scales it",
+        proof=f"{FILES}::test_who_comes_and_reads_other_content_is_refused_by_its_name",
+    ),
+    Refusal(
+        sentence="this replica would empty log.csv, which the run has written before it came; let "
+        "one replica write it: `if session.leader:` in the tail of a step, session.open_log(path) "
+        'for rows, session.save(path) for weights, or add to it, open(path, "a")',
+        when="the script opens a file with `w`, removes or replaces one, or a directory, that the "
+        "run it joins has written",
+        instead="one writer, or mode `a`; the run goes on without that replica",
+        proof=f"{FILES}::test_who_comes_to_a_run_that_trains_destroys_nothing_of_it",
+    ),
+    Refusal(
+        sentence="sample 0 of the dataset is not what it was when the run was kept: other data lie "
+        "behind the same path; put them back, or go on with these: --from-checkpoint anyway (a "
+        "script that runs alone: PLIANT_FROM_CHECKPOINT=anyway)",
+        when="a run goes on from a checkpoint, and one of four samples is another one than then",
+        instead="the data as they were, or the option",
+        proof="tests/engine/record/test_inputs.py::"
+        "test_other_data_behind_the_same_path_are_refused_and_an_edited_module_is_told",
     ),
     Refusal(
         sentence="SGD has other parameter groups here than on the replicas that already train",

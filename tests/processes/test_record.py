@@ -67,3 +67,45 @@ def test_a_replacement_runs_the_text_that_the_run_began_with(tmp_path: Path) -> 
         let_end(job)
 
     assert (tmp_path / "digest").read_text() == digest_alone(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("top", "sentence"),
+    [
+        (
+            "scale = float(open('config').read())",
+            "config changed after this run began, and the replicas that train read it before; put "
+            "it back, then pliant scale N; or end the run, and resume it with the new one",
+        ),
+        (
+            "log = open('log.csv', 'w'); log.write('step,loss'); log.flush()",
+            "this replica would empty log.csv, which the run has written before it came; let one",
+        ),
+        (
+            "torch.save(torch.ones(2), 'w.pt')",
+            "this replica would empty w.pt, which the run has written before it came; let one",
+        ),
+    ],
+)
+def test_a_replacement_that_reads_or_would_destroy_is_refused_once_and_the_run_goes_on(
+    tmp_path: Path, top: str, sentence: str
+) -> None:
+    (tmp_path / "config").write_text("1.0")
+    script = written(tmp_path, top)
+    with running(tmp_path, script, replicas=2, warm=True, cwd=tmp_path) as job:
+        job.wait_for_steps(3)
+        (tmp_path / "config").write_text("2.0")
+        os.kill(job.pid_of("r2"), signal.SIGKILL)
+        said = job.wait_for(lambda: refused(job), "r3 is refused")
+        let_end(job)
+
+    assert sentence in said
+    assert {record["replica"] for record in job.records("worker")} == {"r1", "r2", "r3"}
+    if "log" in top:
+        assert (tmp_path / "log.csv").read_text() == "step,loss"
+
+
+def refused(job: RunningJob) -> str:
+    """Return why nothing more is started, once that is said."""
+    texts = [str(record["text"]) for record in job.records("note")]
+    return next((text for text in texts if "starts nothing more, as r3 was refused" in text), "")

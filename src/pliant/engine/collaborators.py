@@ -19,7 +19,7 @@ import torch
 
 from pliant.core.counts import counted
 from pliant.core.step import batching
-from pliant.core.values import CHECKPOINT_PLACE
+from pliant.core.values import CHECKPOINT_PLACE, FromCheckpoint
 from pliant.engine import identity
 from pliant.engine.data import loading, randomness
 from pliant.engine.data.dataset_attributes import DatasetAttributes
@@ -41,6 +41,8 @@ from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.protocol.formed import window_size_for
 from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.record import files
+from pliant.engine.record.inputs import Inputs
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica import workers
@@ -66,7 +68,7 @@ from pliant.engine.state.whole_weights import WeightsFile
 from pliant.engine.step_log import StepLogs
 from pliant.engine.training import Training
 from pliant.engine.update import Update
-from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.engine.worker.bootstrap import WorkerContext, from_checkpoint
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
 from pliant.machine import run_files
 from pliant.wire.messages import Planned
@@ -93,6 +95,8 @@ class Collaborators:
         self._settings = settings
         self._context = context
         self._is_durable = checkpoint is not None
+        if (record := files.here()) is not None:
+            record.leave_out(getattr(checkpoint, "path", ""))
         self._data, dataset = data, data.dataset
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads)  # before a sampler draws
@@ -122,6 +126,7 @@ class Collaborators:
             take_initial_weights(Path(path), self.state, self._stages)
         self._num_workers = workers.num_workers(context)
         self._lost: threading.Event | None = None
+        self._samples: Mapping[int, str] = {}
         self._sums = GradientSums(parameters, layout, is_shared=self._num_workers > 1)
         self._loader = loading.SlotLoader(
             dataset,
@@ -132,7 +137,7 @@ class Collaborators:
             prefetch_factor=data.prefetch_factor,
             timeout_s=data.timeout_s,
             worker_init_fn=data.worker_init_fn,
-            is_compared=context is not None,
+            is_compared=context is not None or self._is_durable,
         )
         self._watch = LoaderWatch(dataset)
         self._script_calls = ScriptCalls(
@@ -152,7 +157,7 @@ class Collaborators:
         self._saver = Saver(
             self.state,
             checkpoint,
-            self._attributes.pack,
+            self._pack,
             worker=0 if context is None else context.assignment.place,
             num_workers=self._num_workers,
             coordinates=coordinates(),
@@ -218,6 +223,7 @@ class Collaborators:
             saver=self._saver,
             logs=self.logs,
             on_nonfinite=self._settings.on_nonfinite,
+            files=files.here(),
             verify_every=0 if self._context is None else self._context.assignment.work.verify_every,
         )
 
@@ -228,6 +234,7 @@ class Collaborators:
         self._watch.open()
         self._script_calls.open()
         self._note_memory()
+        self._look_at_inputs()
         for note in self._data.notes:
             self.reporter.noted(note)
         self.training.join(
@@ -274,6 +281,28 @@ class Collaborators:
             num_samples=self.schedule.size,
             global_batch=self._settings.global_batch_size,
             micro_batch=self._settings.micro_batch_size,
+        )
+
+    def _pack(self) -> bytes:
+        """Return what of the script a checkpoint keeps for a resume."""
+        inputs = self.training.inputs
+        return b"\n".join(
+            (self._attributes.pack(), b"{}", b"" if inputs is None else inputs.pack())
+        )
+
+    def _look_at_inputs(self) -> None:
+        """Look at a few samples where somebody compares them."""
+        if workers.is_follower(self._context) or not (self._context or self._is_durable):
+            return
+        with self._attributes.dataset.fetching():
+            self._samples = self._loader.samples()
+        said = (
+            from_checkpoint()
+            if self._context is None
+            else self._context.assignment.work.from_checkpoint
+        )
+        self.training.inputs = Inputs(
+            self._samples, self.reporter.noted, goes_on_anyway=said is FromCheckpoint.ANYWAY
         )
 
     def _join(self, context: WorkerContext) -> WorkerMembership:
@@ -329,8 +358,7 @@ class Collaborators:
 
     def _compared_here(self) -> tuple[tuple[str, str], ...]:
         """Return what must be equal between replicas, and need not when a run is gone on with."""
-        with self._attributes.dataset.fetching():
-            samples = identity.describe_samples(self._loader.samples())
+        samples = identity.describe_samples(self._samples)
         mark, here = self._saver.mark, (*identity.describe_modules(), *samples)
         return ((CHECKPOINT_PLACE, mark), *here) if mark else here
 

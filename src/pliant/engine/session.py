@@ -24,6 +24,7 @@ from pliant.engine.data.from_loader import data_arguments, evaluation_arguments
 from pliant.engine.data.loading import Samples
 from pliant.engine.data.sample_words import Words, words_of_samples
 from pliant.engine.evaluation import Evaluation
+from pliant.engine.record import files
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.training_state import Stateful
@@ -147,14 +148,15 @@ class Session:
         )
         if self._context is None:
             session_settings.check_launcher(*launched_together())
-        self._parts = Collaborators(
-            self._objects,
-            self._settings,
-            self._context,
-            data=data,
-            buffer_rules=buffers or {},
-            checkpoint=checkpoint,
-        )
+        with files.paused():
+            self._parts = Collaborators(
+                self._objects,
+                self._settings,
+                self._context,
+                data=data,
+                buffer_rules=buffers or {},
+                checkpoint=checkpoint,
+            )
         self._training = self._parts.training
         self._state = self._parts.state
         self._collate_fn = data.collate_fn
@@ -174,7 +176,8 @@ class Session:
             raise UsageError("a session is opened once, and one at a time in a process")
         _live = self
         try:
-            self._parts.open(self._warmup)
+            with files.paused():
+                self._parts.open(self._warmup)
         except BaseException:
             self._release()
             raise
@@ -216,6 +219,8 @@ class Session:
         total = session_settings.total_steps(total, epochs, self.steps_per_epoch)
         self._planned = session_settings.further(total, self._planned, self.steps_per_epoch)
         self._leave_steps()
+        if (record := files.here()) is not None:
+            record.begin_call()
         self._steps = Steps(self._training, total, self.steps_per_epoch)
         self._parts.reporter.planned(self._parts.planned(total))  # by who may train
         return self._steps

@@ -42,6 +42,8 @@ from pliant.engine.protocol.membership_port import (
     VoteRequests,
     WorkerMembership,
 )
+from pliant.engine.record.files import FileRecord
+from pliant.engine.record.inputs import Inputs
 from pliant.engine.replica.fsdp_settings import FsdpSettings
 from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.state.comparison import StateComparison
@@ -95,6 +97,9 @@ class Training:
     verify_every: int
     """Steps between two looks at the whole state of all replicas; 0: never."""
 
+    files: FileRecord | None
+    """Of a worker; what the script reads and writes."""
+
     def __post_init__(self) -> None:
         self._membership: WorkerMembership | None = None
         self._attempted: int | None = None
@@ -110,6 +115,8 @@ class Training:
         )
         self.done: Done | None = None
         """The step whose tail is running."""
+        self.inputs: Inputs | None = None
+        """What this replica was made from, where somebody compares it."""
         self.wants_stop = False
         """Stop after the step whose metadata this replica sends next."""
         self._asked = -1, -1
@@ -202,7 +209,13 @@ class Training:
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_place("head", self.schedule.seed, self.committed)
         self.script_calls.is_watching = index is not None
+        self.script_is_outside(index is None)
         return index
+
+    def script_is_outside(self, is_outside: bool) -> None:
+        """Note what the script reads, from here on, or note it no more: it is in steps."""
+        if self.files is not None:
+            self.files.is_outside = is_outside
 
     def check_stopped(self) -> None:
         """Let the script end once the job is stopped, as often as it asks for more."""
@@ -216,6 +229,7 @@ class Training:
         self._has_left_loop = True
         self.land_logs()
         self._end_call()
+        self.script_is_outside(True)
 
     def land_logs(self) -> None:
         """Have the leader append what was written to step logs since the last time."""
@@ -285,6 +299,8 @@ class Training:
             digest=digest,
             draws=self.schedule.draws_digest(result.step),
         )
+        if self.files is not None:
+            self.files.hold()
         self.done = Done(loss=gradient.extras.loss, decision=decision)
         self._reports.tell(result.step, gradient, decision, member.replica, is_skipped=is_skipped)
 
@@ -324,6 +340,9 @@ class Training:
         """Take the state that a checkpoint holds."""
         dataset = self.saver.restore(checkpoint, committed)
         self.logs.begun_at = committed
+        inputs = dataset.split(b"\n")[4:]  # old ones have none
+        if self.inputs is not None and any(inputs):
+            self.inputs.compare(inputs[0])
         self.attributes.compare([dataset] if dataset else [], where="in the checkpoint")
         self.comparison.receive()
         self.update.follow_schedulers()

@@ -31,8 +31,9 @@ AGAIN = "Ctrl-C again ends the job at once, and saves nothing more"
 THE_SCRIPT = "the script "
 """How a detail begins that is a sentence of its own, and no exception."""
 
-LAST_HOLDER = re.compile(r"node \S+ leaves, and ")
-"""How a note begins that tells what becomes of a state which nobody else has."""
+NOTED = re.compile(r"node \S+ (leaves, and|starts nothing more, as) ")
+"""How a note of the core begins that tells what becomes of a state which nobody else has, or why
+nobody joins."""
 
 EXITS = {
     "finished": "finished",
@@ -161,11 +162,11 @@ def pool_line(values: Record) -> str:
 
 
 def _note(record: Record, who: str) -> str | None:
-    """Say what a worker noted; what the core notes its events tell, unless all may be lost."""
+    """Say what a worker noted; what the core notes its events tell, but for some."""
     text = str(record.get("text"))
     if who:
         return f"{who}: {text}"
-    return text if LAST_HOLDER.match(text) else None
+    return text if NOTED.match(text) else None
 
 
 def _declined(record: Record, who: str) -> str:

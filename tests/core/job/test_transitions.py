@@ -20,6 +20,7 @@ from pliant.core.events import (
     Offered,
     Prepared,
     Progressed,
+    Scaled,
     Spare,
     StopRequested,
     SuspendRequested,
@@ -233,3 +234,19 @@ def test_a_report_tells_the_newest_events_but_no_heartbeats() -> None:
     assert "NodeJoined" in told
     assert "Switched(replica='r2'" in told
     assert "Progressed" not in told
+
+
+def test_where_one_that_comes_is_refused_nothing_is_started_until_somebody_asks() -> None:
+    """Seen: an edited module spent the whole restart budget in one second."""
+    job = fed(running(), NodeJoined(node=NODE, devices=3))
+    refused = Exited(replica=ReplicaId("r3"), kind=ExitKind.USAGE, detail="a.yaml changed")
+
+    job, ready = controller.step(job, refused, now_s=2.0, settings=SETTINGS)
+
+    assert ready.notes[-1] == (
+        "node n1 starts nothing more, as r3 was refused: a.yaml changed; put it right, then "
+        "pliant scale N"
+    )
+    assert (list(job.replicas), job.losses, set(job.held)) == ([R1, R2], (), {NODE})
+    asked = fed(job, Scaled(target=3))
+    assert (list(asked.replicas), set(asked.held)) == ([R1, R2, "r4"], set())

@@ -160,10 +160,13 @@ def _refuse(tx: Transaction, name: ReplicaId, node: NodeId, why: str) -> None:
     accepted = (ReplicaState.SPARE, ReplicaState.TRAINING)
     homes = {one.node for one in tx.job.replicas.values() if one.state in accepted}
     is_odd = bool(homes) and node not in homes
+    is_free = is_odd or replicas.are_enough(tx)
     left, commands = changes.lose(tx.job.membership, frozenset({name}), tx.moment)
     dismiss = Dismiss(to=(name,), reason=why)
-    replicas.accept_membership(tx, (left, (dismiss, *commands)), is_charged=not is_odd)
+    replicas.accept_membership(tx, (left, (dismiss, *commands)), is_charged=not is_free)
     tx.notes.append(f"{name} cannot join: {why}")
+    if is_free and not is_odd:
+        replicas.hold(tx, node, f"{name} cannot join: {why}")
     if is_odd:
         tx.job = replace(tx.job, nodes=tx.job.nodes.put(node, 0))
         tx.notes.append(f"nothing is started on node {node} until its agent comes anew")
@@ -346,12 +349,15 @@ def _lose_one(
     if event.kind is events.ExitKind.EARLY and is_first:
         lifecycle.end_job(tx, EXIT_USAGE, event.detail or what, refused)
         return
+    is_refused = event.kind is events.ExitKind.USAGE and replicas.are_enough(tx)
     if (
-        not replica.is_asked and event.kind is not events.ExitKind.TAKEN
+        not (replica.is_asked or is_refused) and event.kind is not events.ExitKind.TAKEN
     ):  # the script has no part in it
         alike = likeness(event) if replica.state in WAY_IN else ""
         charge(tx, event.kind, what, likeness=alike, reached=replica.state)
     tx.notes.append(f"lost {what}")
+    if is_refused:
+        replicas.hold(tx, replica.node, f"{event.replica} was refused: {event.detail}")
     alike = "" if replica.is_asked else likeness(event)
     lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, likeness=alike)
 

@@ -70,6 +70,7 @@ def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
         job,
         nodes=job.nodes.put(event.node, event.devices),
         labels=job.labels.put(event.node, event.labels),
+        held=job.held - {event.node},
         # What is said again on a new connection was said before they were asked to look.
         outdated=job.outdated | job.looking.intersection(event.replicas),
     )

@@ -90,6 +90,9 @@ def move_before_they_begin(tx: Transaction) -> None:
 def _startable(tx: Transaction) -> dict[NodeId, int]:
     """Return the free devices, of a node that could not reach the others one at its time."""
     free = free_devices(tx.job)
+    if are_enough(tx):
+        for node in tx.job.held:
+            free.pop(node, None)
     moments = apart.again_at_s(tx.job.apart, company(tx.job)) if tx.job.apart else {}
     coming = {one.node for one in tx.job.replicas.values() if one.state in ON_THE_WAY}
     for node in tuple(free):
@@ -99,6 +102,20 @@ def _startable(tx: Transaction) -> dict[NodeId, int]:
         elif again_s is not None:
             free[node] = 1
     return free
+
+
+def are_enough(tx: Transaction) -> bool:
+    """Whether those that train may go on without another."""
+    return len(trainers(tx.job)) >= max(1, tx.settings.policy.min_replicas)
+
+
+def hold(tx: Transaction, node: NodeId, what: str) -> None:
+    """Start nothing on a node where one was refused: the next would be, too, until it is mended."""
+    if node not in tx.job.held:
+        tx.job = replace(tx.job, held=tx.job.held | {node})
+        tx.notes.append(
+            f"node {node} starts nothing more, as {what}; put it right, then pliant scale N"
+        )
 
 
 def end(

@@ -34,12 +34,13 @@ def on_scaled(tx: Transaction, target: int) -> None:
     if why is not None:
         tx.decline(why)
         return
-    tx.job = replace(tx.job, wished=target, is_urgent=True)
+    tx.job = replace(tx.job, wished=target, is_urgent=True, held=frozenset())
 
 
 def on_policy_set(tx: Transaction, event: events.PolicySet) -> None:
     """Let another policy count from now on."""
     if not _is_too_late(tx):
+        tx.job = replace(tx.job, held=frozenset())
         sizing.set_policy(tx, event)
 
 

@@ -200,6 +200,10 @@ class Job:
     """Nodes whose agents say nothing, though they are connected: until they do nothing is started
     there, and who is on its way there is not counted on."""
 
+    held: frozenset[NodeId] = frozenset()
+    """Nodes where one was refused that came to join: as long as enough train, nothing is started
+    there until somebody asks for a size or a policy."""
+
     apart: Apartness = field(default_factory=Table)
     """Nodes that could not reach each other."""
 

@@ -31,7 +31,7 @@ from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
 from pliant.engine.protocol.link import Link
-from pliant.engine.record import places
+from pliant.engine.record import files, places
 from pliant.engine.worker import environment_reads, script_errors, script_files
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
@@ -202,7 +202,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
             context.expect_session(watch)
             if assignment.work.tls is not None:  # a fault in them ends the job before it trains
                 context.encrypt(TlsContexts.of(assignment.work.tls))
-            module, compiled = _stage(assignment)
+            module, compiled = _stage(assignment, context.link)
             watch.open()
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:
@@ -385,7 +385,7 @@ def _confine(name: str) -> None:
         torch.set_num_threads(len(around.cores))  # it has read its variables when it was loaded
 
 
-def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
+def _stage(assignment: Assignment, link: Link) -> tuple[types.ModuleType, types.CodeType]:
     """Make this process look as if python had started it."""
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
@@ -403,8 +403,30 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # a pipe, but people follow it
-    kept = places.of_life(assignment) / places.TEXTS if assignment.pid else None
-    return staged_main(assignment.work.command, kept)
+    if not assignment.pid:
+        return staged_main(assignment.work.command)
+    kept = _keep_record(assignment, link)
+    return staged_main(assignment.work.command, kept / places.TEXTS)
+
+
+def _keep_record(assignment: Assignment, link: Link) -> Path:
+    """Note from now on what the script reads and writes; return where that is kept."""
+    work, kept = assignment.work, places.of_life(assignment)
+
+    def noted(text: str) -> None:
+        said = Noted(replica=assignment.replica, text=text, worker=assignment.worker)
+        link.send(said, urgent=False)
+
+    files.begin(
+        files.FileRecord(
+            kept,
+            f"{assignment.replica}.{assignment.place}",
+            roots=files.roots_of(work.cwd, work.command[1:]),
+            left_out=(work.out,),
+            noted=noted,
+        )
+    )
+    return kept
 
 
 # --- the end -----------------------------------------------------------------

@@ -1,0 +1,353 @@
+"""Files: what the script reads and writes, below its working directory and what its arguments name.
+
+Each replica runs the script, at its own time: one that comes later finds files as the run has left
+them, or as somebody has edited them.  Owns what is noted (digests of what is read outside of steps,
+paths of what is written), the comparison with the first replica's record, and that who comes later
+destroys nothing of the run's.  Must not know what is in the files.
+
+    open, os.rename ... --audit hook--> read:  a word, compared when a call of steps() begins
+                                        write: a line in written.jsonl, or refused before it happens
+
+Not seen: what other threads and other processes do, files that extension modules open by
+themselves (torch's are), and what was read by the time that this began.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from pliant.core.errors import ConfigError
+from pliant.engine.record import places
+from pliant.engine.worker import script_files
+from pliant.machine.files import PRIVATE, make_once, make_private_directory
+
+MAX_FILES = 1000
+"""Files that are compared, and paths that are kept as written, of one process."""
+
+LARGE_BYTES = 16 << 20
+"""From this size on a file is told by its size and time."""
+
+MAX_NAMED = 3
+"""Files that one sentence names."""
+
+MAX_DIGESTED_BYTES = 256 << 20
+"""Of all files together; the others are told by size and time."""
+
+INSTEAD = (
+    "let one replica write it: `if session.leader:` in the tail of a step, session.open_log(path) "
+    'for rows, session.save(path) for weights, or add to it, open(path, "a")'
+)
+
+NOBODY = ""
+"""Who has written what nobody of the run may destroy, in place of a worker's name: checkpoints."""
+
+_EVENTS = frozenset({"open", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
+_WRITES = os.O_WRONLY | os.O_RDWR
+_NO_DATA = (".py", ".pyc", ".so")
+_NOT_NOTED = frozenset({"__pycache__", ".git"})
+
+Word = list[Any]
+"""Size in bytes, time in ns and digest of a file; without a digest these two tell it."""
+
+
+class FileRecord:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        place: Path,
+        worker: str,
+        *,
+        roots: Sequence[str],
+        left_out: Sequence[str],
+        noted: Callable[[str], None],
+    ) -> None:
+        """Of a process of the run.
+
+        Args:
+            place: directory that the workers share, as far as they see the same.
+            worker: its name, which no other has.
+            roots: directories and files that are looked at, with all below.
+            left_out: directories among these that are not.
+            noted: is told what people should know.
+        """
+        self._place, self._worker, self._noted = place, worker, noted
+        self._roots, self._left_out = tuple(roots), list(left_out)
+        self._thread = threading.get_ident()
+        self._reads: dict[str, Word] = {}
+        self._wrote: set[tuple[str, bool]] = set()
+        self._digested = self._calls = 0
+        self._lock = -1
+        self.is_paused = False
+        """The session is at work."""
+        self.is_outside = True
+        """The script runs outside of steps: what it reads is noted."""
+
+    # --- what the session says --------------------------------------------------------------
+
+    def begin_call(self) -> None:
+        """A call of ``steps()`` begins: compare what was read until then.
+
+        Raises:
+            ConfigError: others train, and have read something else.
+        """
+        self.is_outside, number = False, self._calls
+        self._calls += 1
+        path = self._place / f"{places.READS}.{number}.json"
+        with self.paused():
+            try:
+                make_once(path, json.dumps(self._reads).encode(), mode=PRIVATE)
+                changed = self.unlike(json.loads(path.read_bytes()))
+            except (OSError, ValueError):  # nothing can be kept, or the disk was full
+                return
+            others_train = bool(changed) and self._others_train()
+        names = " and ".join(changed)
+        if others_train:
+            raise ConfigError(
+                f"{names} changed after this run began, and the replicas that train read it before;"
+                " put it back, then pliant scale N; or end the run, and resume it with the new one"
+            )
+        if changed:
+            self._noted(f"{names} changed after this run began; it is taken as it is now")
+
+    def unlike(self, theirs: Mapping[str, Word]) -> list[str]:
+        """Return which files were read here with other content, but those that the run wrote."""
+        changed = differing(self._reads, theirs)
+        own = {path for path, _, is_later in self._written() if is_later} if changed else set()
+        return [script_files.shown(path) for path in changed if path not in own][:MAX_NAMED]
+
+    def reads(self) -> dict[str, Word]:
+        """Return what was read and not written by the run since, by path."""
+        own = {path for path, _, is_later in self._written() if is_later} if self._reads else set()
+        return {path: word for path, word in self._reads.items() if path not in own}
+
+    def hold(self) -> None:
+        """A step was committed here: who comes from now on must leave alone what was written."""
+        if self._lock < 0:
+            with suppress(OSError), self.paused():
+                directory = self._place / places.TRAINS
+                make_private_directory(directory)
+                self._lock = os.open(directory / self._worker, os.O_RDWR | os.O_CREAT, PRIVATE)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def leave_out(self, directory: str) -> None:
+        """Note nothing of a directory but that it is the run's: checkpoints."""
+        if directory and "://" not in directory:
+            self._note_write(path := os.path.abspath(directory), NOBODY)  # noqa: PTH100
+            self._left_out.append(path)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note nothing: pliant itself is at work."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
+
+    # --- what the interpreter says ----------------------------------------------------------
+
+    def hear_event(self, event: str, args: tuple[Any, ...]) -> None:
+        """Take note of an audit event, or refuse what it announces."""
+        if self.is_paused or threading.get_ident() != self._thread:
+            return
+        if event == "open":
+            self._hear_open(args[0], args[2] if isinstance(args[2], int) else 0)
+        elif event == "os.rename":
+            self._change(args[0], "move away")
+            if (path := self._change(args[1], "replace")) is not None:
+                self._note_write(path)
+        elif event == "os.truncate" or args[1] in (-1, None):  # else it is below a descriptor
+            self._change(args[0], "cut off" if event == "os.truncate" else "remove")
+
+    def _hear_open(self, given: Any, flags: int) -> None:
+        if not flags & _WRITES:
+            path = self._noted_path(given) if self.is_outside else None
+            if path is not None:
+                with self.paused():
+                    self._note_read(path)
+        elif flags & os.O_TRUNC:
+            if (path := self._change(given, "empty")) is not None:
+                self._note_write(path)
+        elif (path := self._noted_path(given)) is not None:
+            self._note_write(path)
+
+    def _change(self, given: Any, what: str) -> str | None:
+        """Return the path of what is to be changed, if that is noted and may be."""
+        path = self._noted_path(given)
+        if path is not None:
+            with self.paused():
+                self._check(path, what)
+        return path
+
+    def _noted_path(self, given: Any) -> str | None:
+        """Return the whole path of what is to be noted."""
+        if not isinstance(given, str | bytes | os.PathLike):
+            return None  # a descriptor
+        path = os.path.abspath(os.fsdecode(given))  # noqa: PTH100
+        is_within = any(path == root or path.startswith(f"{root}/") for root in self._roots)
+        if not is_within or path.endswith(_NO_DATA) or not script_files.is_own(path):
+            return None
+        if any(path.startswith(f"{one}/") for one in self._left_out):
+            return None
+        return None if _NOT_NOTED.intersection(path.split("/")) else path
+
+    def _note_read(self, path: str) -> None:
+        if len(self._reads) >= MAX_FILES and path not in self._reads:
+            return
+        with suppress(OSError):
+            found = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(found.st_mode):
+                return
+            word: Word = [found.st_size, found.st_mtime_ns, ""]
+            is_small = found.st_size < LARGE_BYTES
+            if is_small and self._digested + found.st_size <= MAX_DIGESTED_BYTES:
+                self._digested += found.st_size
+                word[2] = xxhash.xxh3_128(Path(path).read_bytes()).hexdigest()
+            self._reads[path] = word
+
+    def _note_write(self, path: str, who: str | None = None) -> None:
+        self._reads.pop(path, None)
+        said = path, self._calls > 0
+        if said in self._wrote or len(self._wrote) >= MAX_FILES:
+            return
+        self._wrote.add(said)
+        line = json.dumps([path, self._worker if who is None else who, said[1]]).encode() + b"\n"
+        with suppress(OSError), self.paused():
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            fd = os.open(self._place / places.WRITTEN, flags, PRIVATE)
+            try:
+                os.write(fd, line)
+            finally:
+                os.close(fd)
+
+    def _written(self) -> list[tuple[str, str, bool]]:
+        """Return each path that was written, by whom, and whether after its first ``steps()``."""
+        with suppress(OSError, ValueError), self.paused():
+            lines = (self._place / places.WRITTEN).read_bytes().splitlines()
+            return [tuple(json.loads(line)) for line in lines]
+        return []
+
+    def _check(self, path: str, what: str) -> None:
+        """Refuse to destroy what others of the run have written, while one of them trains.
+
+        Raises:
+            ConfigError: it would.
+        """
+        if self._lock >= 0 or not os.path.lexists(path):
+            return
+        theirs = [(who, one) for one, who, _ in self._written() if who != self._worker]
+        inside = [(who, one) for who, one in theirs if one == path or one.startswith(f"{path}/")]
+        who, hit = min(
+            ((who, one) for who, one in inside if os.path.lexists(one)), default=("", "")
+        )
+        if not hit:
+            return
+        name = script_files.shown(path)
+        of_it = "" if hit == path else f", where {script_files.shown(hit)} is"
+        if who == NOBODY or self._others_train():
+            raise ConfigError(
+                f"this replica would {what} {name}{of_it}, which the run has written before it "
+                f"came; {INSTEAD}"
+            )
+        told = self._place / "told"
+        if not told.exists():
+            told.touch()
+            place = script_files.place_of_call(sys._getframe(1))  # noqa: SLF001
+            at = "" if place is None else f" ({place})"
+            self._noted(f"each replica would {what} {name}{of_it}, at its own time{at}; {INSTEAD}")
+
+    def _others_train(self) -> bool:
+        """Whether a worker lives that has committed a step, but this one."""
+        for path in (self._place / places.TRAINS).glob("*"):
+            if path.name == self._worker:
+                continue
+            with suppress(OSError), path.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+                path.unlink()  # it is dead, and no other will have its name
+        return False
+
+
+_record: FileRecord | None = None
+_is_hooked = False
+
+
+def begin(record: FileRecord) -> None:
+    """Note from now on what this process reads and writes; not what processes it forks do."""
+    global _record, _is_hooked  # an audit hook is one for the process, for ever
+    _record = record
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_hook)
+        os.register_at_fork(after_in_child=end)
+        _audit_torch()
+
+
+def end() -> None:
+    """Note nothing any more."""
+    global _record  # see begin
+    _record = None
+
+
+def here() -> FileRecord | None:
+    """Return the record of this process; None if it runs alone."""
+    return _record
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Note nothing of what the session does."""
+    if _record is None:
+        yield
+        return
+    with _record.paused():
+        yield
+
+
+def roots_of(cwd: str, arguments: Sequence[str]) -> list[str]:
+    """Return what is looked at: the working directory, and what the script's arguments name."""
+    words = (word.rpartition("=")[2] for word in arguments)
+    named = (os.path.abspath(os.path.join(cwd, word)) for word in words if word)  # noqa: PTH100, PTH118
+    return [cwd, *(path for path in named if path != "/")]
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event in _EVENTS and _record is not None:
+        _record.hear_event(event, args)
+
+
+def _audit_torch() -> None:
+    """Have torch say, as others do, which file it is about to write: it opens it in C++."""
+    writer: Any = sys.modules["torch.serialization"]._open_zipfile_writer_file  # noqa: SLF001
+    make = writer.__init__
+
+    def opened(self: Any, name: Any) -> None:
+        sys.audit("open", name, "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        make(self, name)
+
+    writer.__init__ = opened
+
+
+def differing(mine: Mapping[str, Word], theirs: Mapping[str, Word]) -> list[str]:
+    """Return the files of both that have other content."""
+    return [path for path, word in mine.items() if path in theirs and _differ(word, theirs[path])]
+
+
+def _differ(mine: Word, theirs: Word) -> bool:
+    """Whether two words are of other content, as far as both can tell."""
+    is_digested = bool(mine[2] and theirs[2])
+    return mine[0] != theirs[0] or (mine[2:] != theirs[2:] if is_digested else mine != theirs)

@@ -1,0 +1,160 @@
+"""What is noted of the files of a run, and what is refused of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from pliant.core.errors import ConfigError
+from pliant.engine.record.files import FileRecord, roots_of
+
+EMPTIES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+class Worker:
+    """A record, the files of whose script lie in a directory, and what it told people."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.home, self.said = home, list[str]()
+        self.record = FileRecord(
+            home / "kept", name, roots=[str(home)], left_out=[], noted=self.said.append
+        )
+
+    def read(self, name: str) -> None:
+        self.record.hear_event("open", (str(self.home / name), "r", os.O_RDONLY))
+
+    def write(self, name: str, text: str, flags: int = EMPTIES) -> None:
+        self.record.hear_event("open", (str(self.home / name), "w", flags))
+        (self.home / name).write_text(text)
+
+    def train(self) -> None:
+        self.record.begin_call()
+        self.record.hold()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "config").write_text("mse")
+    return tmp_path
+
+
+def trained(home: Path) -> Worker:
+    """Return one that has read ``config``, writes ``log``, and has trained since."""
+    first = Worker(home, "r1.0")
+    first.read("config")
+    first.write("log", "rows")
+    first.train()
+    return first
+
+
+def test_who_comes_to_a_run_that_trains_may_read_what_that_has_read(home: Path) -> None:
+    trained(home)
+    joiner = Worker(home, "r2.0")
+
+    joiner.read("config")
+    joiner.read("log")
+    joiner.record.begin_call()
+
+    assert joiner.said == []
+
+
+def test_who_comes_and_reads_other_content_is_refused_by_its_name(home: Path) -> None:
+    trained(home)
+    (home / "config").write_text("l1!")
+    joiner = Worker(home, "r2.0")
+    joiner.read("config")
+
+    with pytest.raises(ConfigError, match=f"^{home}/config changed after this run began, and the"):
+        joiner.record.begin_call()
+
+
+def test_where_nobody_trains_any_more_other_content_is_told(home: Path) -> None:
+    first = trained(home)
+    os.close(first.record._lock)
+    (home / "config").write_text("l1!")
+    joiner = Worker(home, "r2.0")
+
+    joiner.read("config")
+    joiner.record.begin_call()
+
+    assert len(joiner.said) == 1
+    assert "config changed after this run began; it is taken as it is now" in joiner.said[0]
+
+
+def test_what_the_run_itself_has_written_since_may_differ(home: Path) -> None:
+    first = trained(home)
+    first.write("config", "as of step 5")
+    joiner = Worker(home, "r2.0")
+
+    joiner.read("config")
+    joiner.record.begin_call()
+
+    assert joiner.said == []
+
+
+def destroyed(worker: Worker, event: str, *args: object) -> None:
+    worker.record.hear_event(event, tuple(str(worker.home / a) if a in NAMES else a for a in args))
+
+
+NAMES = ("log", "out", "mine", "weights")
+
+
+@pytest.mark.parametrize(
+    ("event", "args", "what"),
+    [
+        ("open", ("log", "w", EMPTIES), "empty log"),
+        ("os.remove", ("log", -1), "remove log"),
+        ("os.truncate", ("log", 0), "cut off log"),
+        ("os.rename", ("mine", "log", -1, -1), "replace log"),
+        ("os.rename", ("log", "mine", -1, -1), "move away log"),
+        ("shutil.rmtree", ("out", None), "remove out, where out/weights is"),
+    ],
+)
+def test_who_comes_to_a_run_that_trains_destroys_nothing_of_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, event: str, args: tuple[object, ...], what: str
+) -> None:
+    monkeypatch.chdir(home)
+    (home / "out").mkdir()
+    first = trained(home)
+    first.write("out/weights", "of step 5")
+    (home / "mine").touch()
+    joiner = Worker(home, "r2.0")
+
+    sentence = f"this replica would {what}, which the run has written before it came; let one"
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}"):
+        destroyed(joiner, event, *args)
+    destroyed(first, event, *args)  # who trains knows what it does
+    joiner.write("log", "more", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    joiner.write("own", "nobody else has it")
+
+
+def test_when_several_begin_with_the_same_file_it_is_told_once(home: Path) -> None:
+    workers = [Worker(home, f"r{number}.0") for number in (1, 2, 3)]
+
+    for worker in workers:
+        worker.write("log", "step,loss")
+
+    said = [sentence for worker in workers for sentence in worker.said]
+    assert len(said) == 1
+    assert re.search("^each replica would empty .*log, at its own time", said[0])
+
+
+def test_the_checkpoints_are_never_removed_by_who_comes(home: Path) -> None:
+    (home / "out/kept").mkdir(parents=True)
+    Worker(home, "r1.0").record.leave_out(str(home / "out/kept"))
+
+    with pytest.raises(ConfigError, match=r"would remove .*/out, where .*/out/kept is"):
+        destroyed(Worker(home, "r2.0"), "shutil.rmtree", "out", None)
+
+
+def test_what_the_arguments_name_is_looked_at() -> None:
+    assert roots_of("/w", ["--config=a.yaml", "/data/x", "--lr", "/"]) == [
+        "/w",
+        "/w/a.yaml",
+        "/data/x",
+        "/w/--lr",
+    ]
