@@ -9,6 +9,8 @@ import ast
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,28 @@ def assert_plain(printed: str, text: str) -> None:
     assert not STEERING.search(OURS.sub("", printed))
     assert not {"\x1b[2J", "\x1b[H"} & set(OURS.findall(printed))
     assert "[/data/a]" in printed or "[/data/a]" not in text
+
+
+@pytest.mark.parametrize(
+    ("closed", "out", "err"),
+    [
+        (">&-", "", "error\n"),
+        ("2>&-", "said\nerror\n", ""),
+        ("<&-", "said\n", "error\n"),
+        ("<&- >&- 2>&-", "", ""),
+    ],
+)
+def test_streams_that_are_closed_at_the_start_lead_nowhere(closed: str, out: str, err: str) -> None:
+    """A file of the run once got such a number, or there was nothing to print to."""
+    program = (
+        "import os, sys; from pliant.cli.terminal import open_closed_streams as ready; ready();"
+        "print('said', flush=True); print('error', file=sys.stderr); assert os.dup(0) > 2"
+    )
+    words = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program]
+
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, out, err)
 
 
 @every_text

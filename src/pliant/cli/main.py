@@ -43,7 +43,7 @@ from pliant.cli import (
 )
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.help_pages import CommandGroup
-from pliant.cli.terminal import complain
+from pliant.cli.terminal import complain, open_closed_streams
 from pliant.core.errors import PliantError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
@@ -115,6 +115,7 @@ def pliant(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    open_closed_streams()
     sys.exit(code_of(sys.argv[1:] if arguments is None else arguments))
 
 

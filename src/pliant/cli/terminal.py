@@ -6,6 +6,7 @@ wherever it came from.  Knows nothing of what is shown.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 
@@ -31,6 +32,25 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(printable(segment.text), segment.style)
+
+
+def open_closed_streams() -> None:
+    """Open the standard streams that whoever has started this process has closed.
+
+    They lead nowhere, errors to standard output if that is open.  Else a file that is opened later
+    would get such a number, and what is printed.
+    """
+    is_shown = sys.stdout is not None
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            to_stdout = name == "stderr" and is_shown
+            opened = os.dup(1) if to_stdout else os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            file = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115  for good
+            setattr(sys, name, file)
 
 
 def complain(sentence: str, code: int) -> int:
