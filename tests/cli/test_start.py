@@ -159,6 +159,23 @@ def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
     assert sorted(path.name for path in Path().iterdir()) == ["train.py", "weights"]
 
 
+def test_a_directory_whose_name_is_no_text_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert code_of(["run", "--out", "caf\udce9", "train.py"]) == 2
+    Path("caf\udce9").mkdir()
+    monkeypatch.chdir("caf\udce9")
+    Path("train.py").touch()
+    assert code_of(["run", "train.py"]) == 2
+
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    for line in said:
+        assert line.endswith(
+            r"caf\udce9' is no text in UTF-8, as the directories of a run must be; rename it"
+        )
+
+
 @pytest.mark.parametrize(
     ("kept", "why", "said"),
     [

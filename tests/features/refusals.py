@@ -1873,6 +1873,13 @@ TYPED = [
         command="run train.py caf\udce9",
     ),
     Refusal(
+        sentence="'/home/ada/caf\\udce9' is no text in UTF-8, as the directories of a run must be; "
+        "rename it",
+        when="a run is started in a directory whose name is in another encoding, or has such a one",
+        instead="a name in UTF-8",
+        proof="tests/cli/test_start.py::test_a_directory_whose_name_is_no_text_is_refused",
+    ),
+    Refusal(
         sentence="gone.yaml cannot be read: No such file or directory",
         when="`pliant run` is given another name",
         instead="the path of the job file",

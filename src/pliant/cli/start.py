@@ -67,7 +67,7 @@ from pliant.observe.run_index import RunIndex
 from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
-from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command
+from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command, check_place
 from pliant.run.local import count_cores, run_job
 from pliant.run.separate import run_coordinator
 from pliant.spec.limits import core_limits
@@ -147,6 +147,7 @@ def planned(
     _refuse_impossible(name, place, init, state, besides=asked if is_apart else None)
     was_there = is_resumed or (asked is not None and asked.exists())
     find = run_directory.resumed_directory if is_resumed else run_directory.new_directory
+    check_place(Path.cwd() / (asked or ""))
     out = find(asked, name)
     if is_resumed and not is_apart:
         run_directory.vacated(out, state.jobs)

@@ -58,6 +58,19 @@ def check_command(command: Sequence[str]) -> None:
         )
 
 
+def check_place(directory: Path) -> None:
+    """Refuse a directory of which no replica could be told.
+
+    Raises:
+        ConfigError: its path is no text.
+    """
+    here = str(directory)
+    if here.encode(errors="replace").decode() != here:
+        raise ConfigError(
+            f"{here!a} is no text in UTF-8, as the directories of a run must be; rename it"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """What to run, how large, and where."""
