@@ -174,6 +174,31 @@ def test_the_end_of_a_script_becomes_the_jobs_exit_code(
         job.assert_nothing_is_left()
 
 
+SHARES = """
+    import os, signal, sys, subprocess
+    from multiprocessing import shared_memory
+    from pathlib import Path
+    shared = shared_memory.SharedMemory(create=True, size=100)
+    subprocess.Popen(["sleep", "1000"])
+    with Path(__file__).with_name("names").open("a") as file:
+        print(shared.name, file=file)
+"""
+
+
+@pytest.mark.parametrize("ends", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_shared_memory_of_a_script_is_removed_with_its_worker(
+    tmp_path: Path, script: Script, ends: str
+) -> None:
+    """By Python's resource tracker, which was once killed with the group of its worker."""
+    with running(tmp_path, script(SHARES + f"    {ends}\n"), replicas=1, restarts=0) as job:
+        job.exit_code()
+        job.assert_nothing_is_left()
+
+    names = (job.directory / "names").read_text().split()
+    assert names
+    assert [name for name in names if Path("/dev/shm", name).exists()] == []
+
+
 def test_ctrl_c_once_stops_at_a_step_boundary(tmp_path: Path) -> None:
     with running(tmp_path, FAKE_WORKER, 10_000, 0.01) as job:
         job.wait_for_steps(3)

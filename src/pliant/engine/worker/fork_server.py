@@ -48,6 +48,11 @@ END_ALL_S = 5.0
 """Longest wait for killed children to be gone, in seconds; they cannot refuse."""
 
 
+TIDY_S = 1.0
+"""Longest time for those that a dead worker has started to be gone, in seconds, where one of them
+is to remove its shared memory after that; then all are killed."""
+
+
 class AgentGoneError(Exception):
     """The agent closed its end: this process has no purpose any more."""
 
@@ -104,7 +109,7 @@ class ForkServer:
             case launch.KillReplica(replica=replica):
                 for pid, assignment in self._workers.items():
                     if assignment.replica == replica:
-                        _kill_group(pid)
+                        _kill(pid)  # the rest of its group once it is dead
             case launch.GuardFiles(paths=paths):
                 for path in paths:
                     self._guard(path)
@@ -202,7 +207,7 @@ class ForkServer:
             os.read(self._child_r, 4096)
         for pid in _ended_children():
             if pid in self._workers:
-                _kill_group(pid)
+                _end_group(pid)
             _, status = os.waitpid(pid, 0)
             ended = self._workers.pop(pid, None)
             if ended is not None:
@@ -224,15 +229,15 @@ class ForkServer:
                     directories.append(path)  # workers that live may still write there
                 else:
                     Path(path).unlink()
-        for pid in self._workers:
-            _kill_group(pid)
         while time.monotonic() < deadline_s and (children := _children()):
             for pid in children:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+                if not _is_tidying(pid):
+                    _kill(pid)
             select.select([self._child_r], [], [], 0.02)
             for pid in _ended_children():
                 os.waitpid(pid, 0)
+        for pid in _children():
+            _kill(pid)
         for path in directories:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -256,9 +261,44 @@ def _tie_children() -> None:
     os.register_at_fork(before=before, after_in_child=in_child)
 
 
-def _kill_group(pid: int) -> None:
+def _end_group(worker: int) -> None:
+    """Kill what a dead worker has started, but not who removes its shared memory now."""
+    until_s = time.monotonic() + TIDY_S
+    while time.monotonic() < until_s:
+        group = [pid for pid in _children() if pid != worker and _group_of(pid) == worker]
+        others = [pid for pid in group if not _is_tidying(pid)]
+        if len(others) == len(group):
+            break
+        if not others:
+            return
+        for pid in others:
+            _kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        select.select([], [], [], 0.005)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(worker, signal.SIGKILL)
+
+
+def _is_tidying(pid: int) -> bool:
+    """Whether a process is one of Python or torch that removes shared memory, and ends, once those
+    that have used it are gone.
+    """
+    with contextlib.suppress(OSError):
+        said = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"multiprocessing.resource_tracker" in said or b"torch_shm_manager" in said
+    return False
+
+
+def _group_of(pid: int) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return 0
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _ended_children() -> Iterator[int]:
