@@ -274,7 +274,7 @@ def test_each_of_several_places_is_tried_and_again_when_the_coordinator_has_gone
 
 
 def test_an_older_coordinator_that_still_listens_is_left_for_the_next_place(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it says does not count (R3), so it looks silent."""
     monkeypatch.setattr(uplink, "LOOK_S", 0.05)
@@ -287,9 +287,13 @@ def test_an_older_coordinator_that_still_listens_is_left_for_the_next_place(
             link.incarnation = Incarnation(2)
             running = asyncio.create_task(link.run())
             await asyncio.wait_for(new.has_come.wait(), 20)
+            while len(caplog.messages) < 2:
+                await asyncio.sleep(0.01)
             running.cancel()
 
             assert len(old.connections) == 1
+            assert "is silent; it is looked for" in caplog.messages[0]
+            assert caplog.messages[1] == "the coordinator was found again"
 
     asyncio.run(play())
 

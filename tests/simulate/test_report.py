@@ -49,3 +49,15 @@ def test_durations_are_said_in_one_unit() -> None:
     said = [report.duration(seconds) for seconds in (0.0, 59.94, 150.0, 9000.0, 300_000.0)]
 
     assert said == ["0 s", "59.9 s", "2.5 min", "2.5 h", "3.5 d"]
+
+
+def test_a_few_minutes_are_not_printed_as_no_hours() -> None:
+    label, text_of = next((row[1], row[2]) for row in report.ROWS if row[0] == "paused_h")
+
+    assert label == "    paused by changes"
+    assert [text_of(hours) for hours in (0.0, 0.0083, 0.1, 2304.0)] == [
+        "0.0",
+        "0.0083",
+        "0.1",
+        "2,304.0",
+    ]

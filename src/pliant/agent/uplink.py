@@ -156,7 +156,7 @@ class Uplink:
         """Ends the connection for another to the same place."""
 
         self._is_outdated = False
-        self._has_read = False
+        self._has_read = self._is_missed = False
         self._something = asyncio.Event()
         self._thinning = Thinning()
 
@@ -326,6 +326,7 @@ class Uplink:
             await asyncio.sleep(LOOK_S)
         where = connection.remote_address or ("a closed connection", 0)
         connection.transport.abort()
+        self._is_missed = True
         _log.warning("the coordinator at %s, port %s, is silent; it is looked for", *where[:2])
 
     def _take_message(self, data: bytes | str) -> None:
@@ -342,6 +343,9 @@ class Uplink:
             return
         self.incarnation = received.incarnation
         self._silence, self._has_met = 0, True
+        if self._is_missed:
+            self._is_missed = False
+            _log.warning("the coordinator was found again")
         match received.message:
             case Heard(count=count, signs_every_s=every_s):
                 self.signs_every_s = every_s

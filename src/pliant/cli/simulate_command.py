@@ -55,7 +55,8 @@ def simulate(
         typer.Option(
             "--way",
             metavar="WAY,...",
-            help="How jobs are resized: in-place, restart[:S], pause:S, preempt, static.",
+            help="How jobs are resized: in-place, restart[:S[:CHECKPOINT_S]], pause:S, preempt, "
+            "static.",
         ),
     ] = WAYS,
     policy: Annotated[

@@ -78,7 +78,7 @@ class JobRecord:
     """Training that was lost with the state, and done again."""
 
     stopped_s: float = 0.0
-    """Between its beginning and its end, when it made no progress."""
+    """Between its beginning and its end, when it made no progress, or some that was lost."""
 
     resizes: int = 0
     preemptions: int = 0

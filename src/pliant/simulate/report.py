@@ -21,7 +21,7 @@ def _share(value: float) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:,.1f}"
+    return f"{value:.2g}" if 0.0 < value < 0.05 else f"{value:,.1f}"
 
 
 def _fine_share(value: float) -> str:

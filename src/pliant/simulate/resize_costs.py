@@ -84,7 +84,8 @@ WAYS = {one.name: one for one in (IN_PLACE, RESTART, PREEMPT, STATIC)}
 
 
 def costs_of(text: str) -> ResizeCosts:
-    """Read a way of resizing: ``in-place``, or one with the seconds of a restart: ``restart:60``.
+    """Read a way of resizing: ``in-place``, or one with the seconds of a restart: ``restart:60``,
+    and of training between two checkpoints: ``restart:60:300``.
 
     ``pause:5`` is one in which every change stops the job for so long, and nothing is lost.
 
@@ -109,7 +110,11 @@ def costs_of(text: str) -> ResizeCosts:
         )
     if not colon:
         return WAYS[name]
-    return replace(WAYS[name], name=text.strip(), restart_s=_seconds(text, seconds))
+    restart, colon, every = seconds.partition(":")
+    way = replace(WAYS[name], name=text.strip(), restart_s=_seconds(text, restart))
+    if not colon:
+        return way
+    return replace(way, checkpoint_every_s=max(_seconds(text, every), 1.0))
 
 
 def _seconds(text: str, seconds: str) -> float:

@@ -151,22 +151,23 @@ class TrainingRun:
 
     def lose_state(self) -> None:
         """Go back to the last checkpoint."""
-        self._lose(self._unkept_device_s, self._unkept_work_s)
+        self._lose(self._unkept_device_s, self._unkept_work_s, self._unkept_s)
         self.keep()
 
     def lose_step(self, since_s: float) -> None:
         """Go back by so long, within which size and speed were as now; what was before is kept."""
         device_s, work_s = self.num_training * since_s, self.rate * since_s
-        self._lose(device_s, work_s)
+        self._lose(device_s, work_s, since_s)
         self._unkept_s = max(0.0, self._unkept_s - since_s)
         self._unkept_work_s = max(0.0, self._unkept_work_s - work_s)
         self._unkept_device_s = max(0.0, self._unkept_device_s - device_s)
 
-    def _lose(self, device_s: float, work_s: float) -> None:
+    def _lose(self, device_s: float, work_s: float, trained_s: float) -> None:
         spent = self.pool.accounts.spent
         spent["useful"] -= device_s
         spent["lost"] += device_s
         self.record.lost_device_s += device_s
+        self.record.stopped_s += trained_s
         self.done_s = max(0.0, self.done_s - work_s)
         if self.job.target_s is not None and self.done_s < self.job.target_s - LEAST_S:
             self.record.target_at_s = None  # the model that had reached it is gone
