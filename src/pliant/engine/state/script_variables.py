@@ -70,7 +70,7 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 _NAMESPACES = (argparse.Namespace, SimpleNamespace)
 _PLAIN = (bool, int, float, str, type(None))
 _OF_ALL_MODULES = frozenset(vars(torch.nn.Module()))
-_OF_ONE_PROCESS = re.compile(rf"\br\d+\b|^(cuda|xpu|cpu):\d+$|{re.escape(os.uname().nodename)}")
+_OF_ONE_PROCESS = re.compile(rf"\br\d+\b|^(cuda|xpu|cpu):\d+$|\b{re.escape(os.uname().nodename)}\b")
 _CLOCKS = (time.time, time.monotonic, time.perf_counter)
 
 
