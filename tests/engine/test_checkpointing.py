@@ -271,6 +271,66 @@ def test_a_run_with_another_seed_does_not_go_on_from_there(tmp_path: Path) -> No
         train("gpt", tmp_path, seed=7)
 
 
+def tune(place: Path, lr: float, *, steps: int = 4) -> list[float]:
+    """Return the rates of each step, of which every one halves the last."""
+    pliant.seed(3)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    rates = []
+    with pliant.Session(
+        model=model,
+        optimizer=optimizer,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+        dataset=models.Points(8),
+        global_batch_size=8,
+        micro_batch_size=4,
+        checkpoint=pliant.Checkpoint(place, every="1steps"),
+    ) as session:
+        for phase in (2, steps):
+            for step in session.steps(phase):
+                rates.append(optimizer.param_groups[0]["lr"])
+                for points, labels in step:
+                    step.backward(torch.nn.functional.cross_entropy(model(points), labels))
+            session.save(place.with_name(f"after-{phase}.pt"))
+            if session.leader:
+                with place.with_name(f"led-{phase}").open("a") as file:
+                    file.write("once\n")
+    return rates
+
+
+def test_a_run_with_another_rate_does_not_go_on_from_there_and_a_longer_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a sweep, the second run saved the weights of the first."""
+    place = tmp_path / "kept"
+    tune(place, 0.1)
+
+    with pytest.raises(ConfigError, match=r"lr of optimizer 0 is 0\.3 here and 0\.1 in checkpoint"):
+        tune(place, 0.3)
+    assert tune(place, 0.1, steps=6) == [0.1 / 16, 0.1 / 32]
+    monkeypatch.setenv("PLIANT_FROM_CHECKPOINT", "anyway")
+    assert tune(place, 0.3, steps=7) == [0.1 / 64]
+    assert "lr of optimizer 0 is 0.3 here and 0.1 in checkpoint" in capsys.readouterr().err
+
+
+def test_a_run_that_is_done_again_leaves_what_its_first_phases_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their files were replaced by weights that nobody had trained."""
+    tune(tmp_path / "kept", 0.1)
+    files = [tmp_path / name for name in ("after-2.pt", "led-2", "after-4.pt")]
+    before = [file.read_bytes() for file in files]
+    assert "past this call of steps()" not in capsys.readouterr().err
+
+    tune(tmp_path / "kept", 0.1)
+
+    assert [file.read_bytes() for file in files] == before
+    said = capsys.readouterr().err
+    assert (
+        said.count("is at step 4, past this call of steps(): until it is there nobody leads") == 1
+    )
+
+
 def test_what_a_nan_leads_to_may_change_where_a_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

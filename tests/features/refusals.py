@@ -1734,6 +1734,17 @@ TOGETHER = [
         proof="tests/engine/test_evaluation.py::test_another_dataset_is_named",
     ),
     Refusal(
+        sentence="lr of optimizer 0 is 0.03 here and 0.01 in checkpoint step-00000012-l1 of "
+        "runs/gpt, which would go on with what it was; give this run a place of its own, or go on "
+        "all the same with --from-checkpoint anyway (a script that runs alone: "
+        "PLIANT_FROM_CHECKPOINT=anyway)",
+        when="what the script gives its parameter groups before the first step is not what it was: "
+        "the second run of a sweep; of a rate that a scheduler moves the initial one counts",
+        instead="a place for each run",
+        proof="tests/engine/test_checkpointing.py::"
+        "test_a_run_with_another_rate_does_not_go_on_from_there_and_a_longer_one_does",
+    ),
+    Refusal(
         sentence="its numerics is 5b5870ebce8a, the run has 715f302e20e8: it rounds differently; "
         "give every host the same of MKL_*, ONEDNN_*, DNNL_*, OMP_* and ATEN_CPU_CAPABILITY; "
         "unlike processors may agree with ATEN_CPU_CAPABILITY=avx2, MKL_CBWR=COMPATIBLE and "

@@ -271,7 +271,14 @@ class Checkpoint:
             if key not in theirs or theirs[key] == mine:
                 continue
             what = f"{key} is {mine} here and {theirs[key]} in checkpoint {name}"
-            if key in FREE:
+            is_group = " of optimizer " in key
+            if is_group and facts.from_checkpoint is FromCheckpoint.AUTO:
+                raise ConfigError(
+                    f"{what} of {self._storage.place()}, which would go on with what it was; give "
+                    "this run a place of its own, or go on all the same with --from-checkpoint "
+                    "anyway (a script that runs alone: PLIANT_FROM_CHECKPOINT=anyway)"
+                )
+            if key in FREE or is_group:
                 said = f"{what}: the bits may differ from those of an undisturbed run"
                 channel.noted(said, lasting=True)
                 continue

@@ -307,9 +307,10 @@ class Collaborators:
 
     def _join(self, context: WorkerContext) -> WorkerMembership:
         shape, model, said = self._shape, self._objects.model, self.identity()
+        kept = (*said, *identity.describe_groups(self._objects.optimizers))
         alike = (*said, ("checkpoint=", "given" if self._is_durable else "not given"))
         if workers.is_follower(context):
-            self._saver.open(facts_of(context, said), FollowerCheckpointChannel(self.reporter))
+            self._saver.open(facts_of(context, kept), FollowerCheckpointChannel(self.reporter))
             follower = workers.follow(context, shape, self.training, model, alike)
             self._lost = follower.lost
             return follower
@@ -322,7 +323,7 @@ class Collaborators:
             followers or NO_FOLLOWERS,
         )
         channel = CoordinatorCheckpointChannel(runtime, self.reporter)
-        self._saver.open(facts_of(context, said), channel)
+        self._saver.open(facts_of(context, kept), channel)
         elastic = ElasticMembership(
             context,
             runtime,
@@ -343,7 +344,8 @@ class Collaborators:
                 f"using {threads} of {cores} cores; set Session(threads={cores}) for more; results "
                 "match bit for bit only at equal threads"
             )
-        self._saver.open(facts_alone(self.identity()), LocalCheckpointChannel(self.reporter))
+        kept = (*self.identity(), *identity.describe_groups(self._objects.optimizers))
+        self._saver.open(facts_alone(kept), LocalCheckpointChannel(self.reporter))
         return Alone(self._shape, self.training, found=self._saver.found, noted=self.reporter.noted)
 
     def identity(self) -> tuple[tuple[str, str], ...]:

@@ -26,6 +26,9 @@ MAX_LAYOUT_CHARACTERS = 100_000
 MAX_MODULES = 1000
 """Of a script that are compared; their names are part of a message, which has at most 1 MB."""
 
+MAX_PARTS = 4
+"""Of a value of a parameter group that is compared."""
+
 _VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 """Optimizer options that choose another order of operations; ``fused`` gives other bits."""
 
@@ -57,6 +60,31 @@ def describe(
         ("on_nonfinite", settings.on_nonfinite),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
     )
+
+
+def describe_groups(
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> tuple[tuple[str, str], ...]:
+    """Return what the script gives its parameter groups as (name, value) pairs, before any step.
+
+    Compared with a checkpoint only, whose values would replace these without a word.  Of a rate
+    that a scheduler moves the initial one counts.
+    """
+    found: dict[str, list[str]] = {}
+    for number, optimizer in enumerate(optimizers):
+        for group in optimizer.param_groups:
+            for name, value in group.items():
+                counted = group.get("initial_lr", value) if name == "lr" else value
+                plain = counted.tolist() if isinstance(counted, torch.Tensor) else counted
+                if name not in ("initial_lr", *_VARIANTS) and _is_plain(plain):
+                    found.setdefault(f"{name} of optimizer {number}", []).append(repr(plain))
+    return tuple((name, ", ".join(dict.fromkeys(values))) for name, values in found.items())
+
+
+def _is_plain(value: object) -> bool:
+    """Whether equal texts of this stand for equal values: a number, or a pair as of betas."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    return len(parts) <= MAX_PARTS and all(isinstance(x, int | float | str) for x in parts)
 
 
 def describe_modules() -> tuple[tuple[str, str], ...]:

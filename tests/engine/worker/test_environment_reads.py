@@ -47,6 +47,24 @@ def test_the_names_that_a_script_asks_for_are_known(asked: dict[str, str]) -> No
     assert not any(value in "".join(asked.values()) for value in ("2.0", "/a"))
 
 
+def test_who_goes_on_without_a_rank_is_told_once(asked: dict[str, str]) -> None:
+    """Every replica took itself for the first, and wrote each row again."""
+    del asked
+    told: list[str] = []
+    environment_reads.tell_rank(told.append)
+    ask = 'import os\ntry: os.environ["RANK"]\nexcept KeyError: pass\n'
+    exec(compile(ask, "/of/a/user/train.py", "exec"), {})
+    assert not told
+
+    for _ in range(2):
+        exec(compile('import os\nos.getenv("RANK", 0)', "/of/a/user/train.py", "exec"), {})
+
+    (note,) = told
+    assert note.startswith(
+        "the script asks for RANK, which torchrun sets and pliant does not: with"
+    )
+
+
 def test_that_two_variables_are_alike_is_not_told(asked: dict[str, str]) -> None:
     assert os.environ["LOSS_SCALE"] == os.environ["DEBUG_DATA"]
     assert asked["LOSS_SCALE"] != asked["DEBUG_DATA"]

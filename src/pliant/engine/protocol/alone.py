@@ -42,6 +42,11 @@ from pliant.engine.state.durable import CheckpointDamaged
 
 ALONE = ReplicaId("alone")
 
+PASSED = (
+    "this run is at step {}, past this call of steps(): until it is there nobody leads, and "
+    "session.save leaves as it is what was written then"
+)
+
 
 class Alone:
     """The membership of a script without an agent: one member, one generation."""
@@ -77,8 +82,12 @@ class Alone:
         while self._found:
             newest = self._found[0]
             if newest.calls > self.member.calls:
+                if self.leads:
+                    self._noted(PASSED.format(newest.committed))
+                self.leads = False  # the weights here are not those that were there then
                 self.member = protocol.call_finished(self.member)
                 return False
+            self.leads = True
             if newest.calls == self.member.calls and not (damaged := self._restore(newest)):
                 return True
             self._found.pop(0)

@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -264,8 +265,9 @@ def _refused(context: WorkerContext, kind: str, sentence: str) -> tuple[int, Exi
 def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
     """Return what looks whether the script comes to a session."""
 
-    def noted(text: str) -> None:
-        note = Noted(replica=context.replica, text=text, worker=context.worker)
+    def noted(text: str, *, lasting: bool = False) -> None:
+        who = context.replica, context.worker
+        note = Noted(replica=who[0], text=text, worker=who[1], lasting=lasting)
         context.link.send(note, urgent=False)
 
     def end(sentence: str) -> None:  # on a thread of its own: the link's is to carry the words
@@ -277,6 +279,8 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
     watch = ScriptWatch(limit_s=assignment.work.session_s, noted=noted, end=end, environ=os.environ)
     if context.worker is not None:
         watch.allow_groups()
+    else:
+        environment_reads.tell_rank(partial(noted, lasting=True))
     context.link.while_idle(watch.end_if_late)
     return watch
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import xxhash
@@ -40,9 +40,15 @@ _OWN = re.compile(
 _ASKING = frozenset({"get", "getenv", "__contains__", "setdefault", "pop", "__getitem__"})
 """Functions between the one who asks and the environment."""
 
+_RANKS = ("RANK", "LOCAL_RANK")
+"""Where ``pliant`` sets none, whoever takes 0 for it is the first of all, on every replica."""
+
 _MISSING = "missing"
 
 _asked: dict[str, str] = {}
+
+_tell_rank: Callable[[str], None] | None = None
+"""Whom to tell, once, that the script asks for its rank and goes on without one."""
 
 _copied_at = (0, 0)
 """The frame and the place in it that asked for all names last."""
@@ -51,6 +57,12 @@ _copied_at = (0, 0)
 def watch(environ: MutableMapping[str, str]) -> None:
     """Notice from now on what the script asks this environment for; it is the process's own."""
     environ.__class__ = _Watched  # the same object: others hold it
+
+
+def tell_rank(told: Callable[[str], None]) -> None:
+    """Have it told if the script asks for its rank in a way that lets it go on without one."""
+    global _tell_rank  # the environment is one for the process
+    _tell_rank = told
 
 
 def asked() -> dict[str, str]:
@@ -68,6 +80,8 @@ class _Watched(type(os.environ)):  # type: ignore[misc]  # noqa: TID251  its cla
             value = super().__getitem__(name)
         except KeyError:
             _note(name, _MISSING)
+            if name in _RANKS and sys._getframe(1).f_code.co_name in _ASKING:  # noqa: SLF001
+                _note_rank(name)
             raise
         if not _SECRET_VALUE.search(value):
             said = f"{name}={value}".encode("utf-8", "surrogateescape")  # equal values are unlike
@@ -80,6 +94,17 @@ class _Watched(type(os.environ)):  # type: ignore[misc]  # noqa: TID251  its cla
         frame: Any = sys._getframe(1)  # noqa: SLF001
         _copied_at = (id(frame), frame.f_lasti)
         return super().keys()
+
+
+def _note_rank(name: str) -> None:
+    global _tell_rank  # see there
+    told, _tell_rank = _tell_rank, None
+    if told is not None:
+        told(
+            f"the script asks for {name}, which torchrun sets and pliant does not: with a default "
+            "every replica takes itself for the first, and writes; write `if session.leader:` in "
+            "the tail of a step instead"
+        )
 
 
 def _note(name: str, word: str) -> None:
