@@ -123,7 +123,6 @@ UNSEEN = {
     "simulate/pool_scenario.py": "scenario files are written by pliant replay --to-scenario",
     "is empty; no scenario can be made of it": "an empty log is of no pool",
     "answers otherwise": "a log of this release answers as it did",
-    "under this policy the core does not take": "a log that somebody has written",
 }
 """Parts of what is refused and not on the page, with the reason."""
 
