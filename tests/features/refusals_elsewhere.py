@@ -932,6 +932,13 @@ TOLD = [
         command="run --pool lab train.py",
     ),
     Refusal(
+        sentence="several pools are running, say which with --pool: a, b",
+        when="a command does not say which of several pools it is about",
+        instead="`--pool a`",
+        proof="tests/cli/test_pool_commands.py::"
+        "test_usage_is_of_the_pool_that_is_meant_and_says_which",
+    ),
+    Refusal(
         sentence="no pool is running; start one with pliant pool start --devices N",
         when="`pliant pool`, `claim` or `usage` has nobody to ask",
         instead="the command that it proposes",
