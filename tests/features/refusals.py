@@ -1719,7 +1719,8 @@ TOGETHER = [
     Refusal(
         sentence="r3 cannot join: its steps() goes to step 40, the run's to step 240: the number "
         "counts from the job's first step, on every replica alike. Load no snapshot of your own, "
-        "for Session(checkpoint=...) keeps the run, and write a number that nothing changes meanwhile",
+        "for Session(checkpoint=...) keeps the run, and write a number that nothing changes "
+        "meanwhile",
         when="a replica asks `steps()` for another total than the run: its script found a snapshot "
         "of its own, a time or a file that changed",
         instead="the same number on every replica; the run goes on without it",
