@@ -179,6 +179,31 @@ def set_among_names() -> None:
 
 SIZES = [
     Refusal(
+        sentence="--steps 2 must be at least 4",
+        when="a script is to be checked in too few steps for something to happen in the middle",
+        instead="more steps, or no `--steps`: 20",
+        command="check --steps 2 train.py",
+    ),
+    Refusal(
+        sentence="--workers-per-replica 0 must be at least 1",
+        when="a script is to be checked with replicas of no worker",
+        instead="as many as one replica has",
+        command="check --workers-per-replica 0 train.py",
+    ),
+    Refusal(
+        sentence="--link data does not exist",
+        when="what a check is not to copy is not there",
+        instead="its path, from the working directory",
+        command="check --link data train.py",
+    ),
+    Refusal(
+        sentence="/home/me/project holds more than 1 GiB, and each history has a copy: name what "
+        "the script only reads in it, as --link data",
+        when="a script is checked in a directory with much data",
+        instead="`pliant check --link data train.py`",
+        proof="tests/run/test_check.py::test_a_directory_that_is_too_large_is_refused",
+    ),
+    Refusal(
         sentence="--policy: spares must be at least 0, not -1",
         when="a number of the policy is too small, or none",
         instead="a number in range",

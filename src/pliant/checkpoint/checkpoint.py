@@ -33,6 +33,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.values import NO_CHECKPOINT, Found, FromCheckpoint, Lineage
 from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
+from pliant.engine.worker.bootstrap import check_orders
 
 MAX_FOUND = 8
 """How many checkpoints a replica offers to go on from, newest first."""
@@ -80,6 +81,11 @@ class Checkpoint:
         max_unprotected: str | None = None,
         timeout_s: float = 60.0,
     ) -> None:
+        if (orders := check_orders()) is not None:  # a history of a check has its own place
+            path, copy_to, storage_options, encryption, encryption_key = (
+                *(orders.checkpoints, None, None),
+                *(None, None),
+            )
         if keep < 1:
             raise ConfigError(f"keep={keep} checkpoints must be at least 1")
         if isinstance(milestones, int) and milestones < 1:

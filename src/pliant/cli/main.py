@@ -27,6 +27,7 @@ from typer.core import TyperCommand
 
 from pliant.cli import (
     certs_command,
+    check_command,
     checkpoint_commands,
     completion,
     config_table,
@@ -62,6 +63,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     run_commands.run: {"cls": RunCommand, "context_settings": SCRIPT_FOLLOWS},
     run_commands.coordinator: {"cls": RunCommand, "context_settings": SCRIPT_FOLLOWS},
     run_commands.agent: {},
+    check_command.check: {"cls": RunCommand, "context_settings": SCRIPT_FOLLOWS},
     run_list.ls: {},
     job_commands.status: {},
     job_commands.scale: {},

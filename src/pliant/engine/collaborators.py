@@ -43,6 +43,7 @@ from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.record import files
 from pliant.engine.record.inputs import Inputs
+from pliant.engine.recording import QuietPrinter, Recorder
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica import workers
@@ -89,6 +90,7 @@ class Collaborators:
         data: DataArguments,
         buffer_rules: Mapping[str, str],
         checkpoint: Durability | None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Make them; no process or thread starts yet."""
         self._objects = objects
@@ -147,12 +149,14 @@ class Collaborators:
             objects.extra.values(),
         )
         self._ledger = Ledger(_ledger_path(context), has_commits=not workers.is_follower(context))
-        self.reporter: Reporter = Printer() if context is None else WireReporter(context)
+        alone = Printer if recorder is None else QuietPrinter
+        self.reporter: Reporter = alone() if context is None else WireReporter(context)
+        variables = _variables(objects, dataset)
         self._attributes = ScriptAttributes(
             attributes,
             objects.model,
             partial(self.reporter.noted, lasting=True),
-            _variables(objects, dataset),
+            variables,
         )
         self._saver = Saver(
             self.state,
@@ -183,9 +187,11 @@ class Collaborators:
             is_writer=not workers.is_follower(context),
             noted=self.reporter.noted,
         )
-        self.training = self._training(len(parameters))
+        self.training = self._training(len(parameters), recorder)
+        if recorder is not None:
+            self._record(recorder, variables)
 
-    def _training(self, num_parameters: int) -> Training:
+    def _training(self, num_parameters: int, recorder: Recorder | None) -> Training:
         parts: dict[str, Any] = {
             "sums": self._sums,
             "num_parameters": num_parameters,
@@ -222,9 +228,24 @@ class Collaborators:
             reporter=self.reporter,
             saver=self._saver,
             logs=self.logs,
+            recorder=recorder,
             on_nonfinite=self._settings.on_nonfinite,
             files=files.here(),
             verify_every=0 if self._context is None else self._context.assignment.work.verify_every,
+        )
+
+    def _record(self, recorder: Recorder, variables: ScriptVariables) -> None:
+        training, settings = self.training, self._settings
+        recorder.watch(
+            training.comparison,
+            variables,
+            leads=lambda: training.leads and not training.is_leaving,
+            committed=lambda: training.committed,
+            facts={
+                "num_slots": settings.num_slots,
+                "reduction": settings.reduction,
+                "is_durable": self._is_durable,
+            },
         )
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:

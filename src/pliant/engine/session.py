@@ -25,6 +25,7 @@ from pliant.engine.data.loading import Samples
 from pliant.engine.data.sample_words import Words, words_of_samples
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.record import files
+from pliant.engine.recording import Recorder
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.training_state import Stateful
@@ -116,6 +117,7 @@ class Session:
                 "one session, with a call of steps() for each phase"
             )
         meet_session(self._context)
+        recorder = self._recorder = Recorder.asked(self._context)
         session_settings.check_checkpoint(checkpoint)
         data = data_arguments(
             dataset,
@@ -156,6 +158,7 @@ class Session:
                 data=data,
                 buffer_rules=buffers or {},
                 checkpoint=checkpoint,
+                recorder=recorder,
             )
         self._training = self._parts.training
         self._state = self._parts.state
@@ -218,6 +221,8 @@ class Session:
         self._training.check_stopped()
         total = session_settings.total_steps(total, epochs, self.steps_per_epoch)
         self._planned = session_settings.further(total, self._planned, self.steps_per_epoch)
+        if self._recorder is not None:
+            total = self._recorder.last(total)
         self._leave_steps()
         if (record := files.here()) is not None:
             record.begin_call()
@@ -236,6 +241,8 @@ class Session:
         if self._training.leads:
             numbers = {name: float(value) for name, value in values.items()}
             self._parts.reporter.logged(self.committed - 1, numbers)
+            if self._recorder is not None:
+                self._recorder.logged(self.committed - 1, numbers)
 
     def feed(self, **values: float) -> None:
         """Step the schedulers of ``plateau`` that have these names, with these values.

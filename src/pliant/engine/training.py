@@ -44,6 +44,7 @@ from pliant.engine.protocol.membership_port import (
 )
 from pliant.engine.record.files import FileRecord
 from pliant.engine.record.inputs import Inputs
+from pliant.engine.recording import Recorder
 from pliant.engine.replica.fsdp_settings import FsdpSettings
 from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.state.comparison import StateComparison
@@ -93,6 +94,7 @@ class Training:
     reporter: Reporter
     saver: Saver
     logs: StepLogs
+    recorder: Recorder | None
     on_nonfinite: str
     verify_every: int
     """Steps between two looks at the whole state of all replicas; 0: never."""
@@ -189,6 +191,9 @@ class Training:
         self.comparison.pass_boundary(self.committed)
         if done is not None:
             self._compare_whole(done, total)
+        if self.recorder is not None:
+            is_last = self._has_left_loop or self.committed >= total
+            self.recorder.pass_boundary(self.membership, has_run=done is not None, is_last=is_last)
         ending = Ending.SCRIPT
         if not self._has_left_loop:
             is_last = self.committed >= total
@@ -241,7 +246,10 @@ class Training:
         """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
         with self.script_calls.paused():
             self.loss_graph.enter(step)
-            return self._next_batch(step)
+            batch = self._next_batch(step)
+            if batch is not None and self.recorder is not None:
+                self.recorder.enter(step, self.slots.open_slot, batch[0])
+            return batch
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run the backward of the open micro-batch."""
@@ -249,6 +257,8 @@ class Training:
             self.loss_graph.check(loss)
         self.fsdp_settings.check()
         self.slots.backward(loss, weight)
+        if self.recorder is not None:
+            self.recorder.computed(self.committed, self.slots.open_slot, loss)
 
     def feed(self, values: Mapping[str, float]) -> None:
         """Step the schedulers of these names."""
@@ -302,6 +312,8 @@ class Training:
         if self.files is not None:
             self.files.hold()
         self.done = Done(loss=gradient.extras.loss, decision=decision)
+        if self.recorder is not None:
+            self.recorder.commit(result.step, digest)
         self._reports.tell(result.step, gradient, decision, member.replica, is_skipped=is_skipped)
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:

@@ -258,6 +258,11 @@ class Slots:
         if not math.isfinite(slot.loss) and not self.nonfinite:
             self.nonfinite = f" in {_named(slot)}"
 
+    @property
+    def open_slot(self) -> int:
+        """Which micro-batch the script computes now; -1: none."""
+        return -1 if self._open is None else self._open.request.slot
+
     def give_up(self) -> None:
         """Forget this attempt; buffers have their values of the step's start again."""
         if self._attempt is not None:

@@ -84,9 +84,9 @@ class ScriptVariables:
         self._began = [(clock, clock() - age_s) for clock in _CLOCKS]
         """Clocks, and what they said when this process began: asking takes 10 ms here and there."""
 
-    def words(self) -> Words:
-        """Return a word for each variable; called inside a call of the script's."""
-        look = _VariablesSeen(self._known, self._began)
+    def words(self, besides: Iterable[object] = ()) -> Words:
+        """Return a word for each variable but these; called inside a call of the script's."""
+        look = _VariablesSeen([*self._known, *besides], self._began)
         for name, value in _script_variables():
             look.at(name, value, MAX_DEPTH)
         return look.found

@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import gc
 import io
+import json
 import os
 import socket
 import sys
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from pliant.core.checked import CHECK_VARIABLE, CheckOrders
 from pliant.core.device_names import confinement
 from pliant.core.errors import ConfigError, Refusal, StateCorruptError
 from pliant.core.events import ExitKind
@@ -170,6 +172,12 @@ def from_checkpoint() -> FromCheckpoint:
     except ValueError:
         known = ", ".join(FromCheckpoint)
         raise ConfigError(f"PLIANT_FROM_CHECKPOINT={said} must be one of {known}") from None
+
+
+def check_orders() -> CheckOrders | None:
+    """Return what ``pliant check`` asks of this script; None if nobody checks it."""
+    said = os.environ.get(CHECK_VARIABLE)
+    return CheckOrders(**json.loads(said)) if said else None
 
 
 def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:

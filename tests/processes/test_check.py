@@ -1,0 +1,145 @@
+"""``pliant check``: real scripts, alone and with replicas that join and are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.processes.habits import HABITS, Habit
+
+from pliant.core.checked import (
+    FEWEST_STEPS,
+    Difference,
+    causes,
+    differences,
+    histories,
+    of_training,
+    without_noise,
+)
+from pliant.run.check import CheckStage, play, play_alone
+
+pytestmark = pytest.mark.processes
+
+RIGHT = Habit(
+    history="kill",
+    kinds=(),
+    tail="if session.leader: print('loss', step.loss)\nsession.log(loss=step.loss)",
+    behind="print('end', session.committed)",
+)
+DEFAULT = ("the next batch is drawn behind the forward", "every replica writes")
+
+
+def _stage(tmp_path: Path, script: str, *, steps: int = 9) -> CheckStage:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    (directory / "train.py").write_text(script)
+    return CheckStage(
+        words=("train.py",),
+        directory=directory,
+        linked=frozenset(),
+        work=tmp_path,
+        steps=steps,
+        workers=1,
+        environ=dict(os.environ),
+    )
+
+
+def _played(tmp_path: Path, habit: Habit) -> tuple[list[Difference], list[str]]:
+    """Play the one history in which a habit shows; return what differs, and the causes."""
+    stage = _stage(tmp_path, habit.script())
+    alone = play_alone(stage, "alone").trace
+    assert not alone.fault
+    history = next(
+        one for one in histories(alone.committed, is_durable=False) if one.name == habit.history
+    )
+    trace = play(stage, history, 120).trace
+    found = differences(alone, trace)
+    return found, causes(alone, found, trace.notes)
+
+
+def _assert_seen(tmp_path: Path, name: str) -> None:
+    habit = HABITS[name]
+    found, said = _played(tmp_path, habit)
+    kinds = {one.kind for one in found}
+    if habit.kinds == ("random",):
+        stage = _again(tmp_path)
+        again = play_alone(stage, "again").trace
+        assert of_training(differences(play_alone(stage, "once").trace, again))
+        return
+    assert kinds & set(habit.kinds), (kinds, said)
+    words = " ".join([*(one.sentence for one in found), *said])
+    assert habit.named in words
+
+
+def _again(tmp_path: Path) -> CheckStage:
+    (tmp_path / "more").mkdir()
+    return _stage(tmp_path / "more", (tmp_path / "here" / "train.py").read_text())
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", DEFAULT)
+def test_a_wrong_habit_is_seen(tmp_path: Path, name: str) -> None:
+    _assert_seen(tmp_path, name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", [name for name in HABITS if name not in DEFAULT])
+def test_each_wrong_habit_is_seen(tmp_path: Path, name: str) -> None:
+    _assert_seen(tmp_path, name)
+
+
+@pytest.mark.timeout(180)
+def test_a_script_in_which_nothing_is_wrong_is_the_same_though_its_leader_is_killed(
+    tmp_path: Path,
+) -> None:
+    found, _ = _played(tmp_path, RIGHT)
+
+    assert without_noise(found, []) == []
+    replicas = {one.name.split(".")[0] for one in (tmp_path / "kill/recordings").glob("r*")}
+    assert replicas == {"r1", "r2", "r3"}
+
+
+@pytest.mark.timeout(120)
+def test_a_script_without_a_session_cannot_be_checked_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "kept").mkdir()
+    words = [sys.executable, "-m", "pliant", "check", "--json", "train.py"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path / "kept")}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+
+    report = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert (report["verdict"], report["kept"]) == ("cannot be checked", None)
+    assert "makes no pliant.Session" in report["reason"]
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+@pytest.mark.timeout(120)
+def test_a_check_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\nopen('began', 'w')\ntime.sleep(600)\n")
+    (tmp_path / "kept").mkdir()
+    environ = {**os.environ, "TMPDIR": str(tmp_path / "kept")}
+    check = subprocess.Popen(
+        [sys.executable, "-m", "pliant", "check", "train.py"], cwd=tmp_path, env=environ
+    )
+    while not list((tmp_path / "kept").glob("*/alone/directory/began")):
+        time.sleep(0.05)
+
+    check.send_signal(signal.SIGTERM)
+
+    assert check.wait(30) == 130
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_change_has_steps_before_it_and_behind_it() -> None:
+    for one in histories(FEWEST_STEPS, is_durable=True):
+        assert one.hold_from is None or 0 < one.hold_from < FEWEST_STEPS
