@@ -330,7 +330,7 @@ def test_an_end_is_told_though_the_script_has_closed_its_standard_error(
             except MemoryError as error:
                 raise ConfigError("no weights") from error
             """,
-            "short of memory: see free, or the container's limit: pliant.core.errors.Conf",
+            "short of memory: see free, or the container's limit",
         ),
     ],
 )

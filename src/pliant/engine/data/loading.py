@@ -40,7 +40,7 @@ from pliant.machine.shortage import shortage
 
 T = TypeVar("T")
 
-SHORT_S, RETRY_S = 5.0, 0.1
+SHORT_S, RETRY_S = 15.0, 0.1
 """How long a slot is fetched again where descriptors, room or memory are short, and how often."""
 
 MAX_REASON_CHARACTERS = 300

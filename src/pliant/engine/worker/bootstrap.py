@@ -255,12 +255,11 @@ def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind
     _show(text)
     text = text[-_MAX_TRACEBACK_CHARACTERS:]
     context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
-    said = _shortened(script_errors.in_one_line(error))
     if short is not None:  # whoever is started next may find what was missing
-        return EXIT_FAILED, ExitKind.SHORT, f"{short}: {said}"
+        return EXIT_FAILED, ExitKind.SHORT, short
     if context.refusal is not None and context.ending is None:
         return _refused(context, *context.refusal)  # which the script has caught, and went on
-    return EXIT_FAILED, ExitKind.SCRIPT, said
+    return EXIT_FAILED, ExitKind.SCRIPT, _shortened(script_errors.in_one_line(error))
 
 
 def _refused(context: WorkerContext, kind: str, sentence: str) -> tuple[int, ExitKind, str]:
