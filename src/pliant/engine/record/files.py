@@ -332,7 +332,10 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 def _audit_torch() -> None:
     """Have torch say, as others do, which file it is about to write: it opens it in C++."""
-    writer: Any = sys.modules["torch.serialization"]._open_zipfile_writer_file  # noqa: SLF001
+    serialization: Any = sys.modules.get("torch.serialization")
+    if serialization is None:  # a script that has yet to import torch
+        return
+    writer = serialization._open_zipfile_writer_file  # noqa: SLF001
     make = writer.__init__
 
     def opened(self: Any, name: Any) -> None:
