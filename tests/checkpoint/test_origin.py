@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.checkpoint.origin import Origin, difference, origin_of
+from pliant.checkpoint.origin import Origin, caution, difference, origin_of
 from pliant.engine.state.durable import Facts
 
 ALONE = Origin(run="a", job="", script="train.py", script_digest="1", arguments=("--lr", "0.1"))
@@ -43,3 +43,17 @@ def test_a_manifest_gives_back_what_was_put_into_it() -> None:
     assert origin_of({"origin": JOB.document()}) == JOB
     assert origin_of({"calls": 1}) is None
     assert origin_of({"origin": {"run": 1}}) is None
+
+
+def test_other_arguments_go_on_and_are_told_with_a_schedule_that_ends_elsewhere() -> None:
+    t_max = "schedule 0: T_max"
+    before = replace(JOB, arguments=("--steps", "9"), settings={t_max: "9"})
+    longer = replace(before, arguments=("--steps", "90"), settings={t_max: "90"})
+
+    assert difference(longer, before) is None
+    assert caution(longer, before) == (
+        "; its arguments are now --steps 90; schedule 0: T_max is 90 in the script now, and was 9: "
+        "the checkpoint's values count, so that learning rates may end elsewhere than the script "
+        "says"
+    )
+    assert difference(longer, replace(before, settings=None)) is not None

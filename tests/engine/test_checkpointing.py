@@ -126,8 +126,6 @@ def test_a_run_that_goes_on_says_first_from_where(
 @pytest.mark.parametrize(
     ("script", "arguments", "why"),
     [
-        ("train.py", ("--steps", 90), "and this run has other arguments: --steps 90"),
-        ("train.py", (), "and this run has other arguments: none"),
         ("tune.py", ("--steps", 9), "and this is another script: tune.py --steps 9"),
     ],
 )
@@ -146,6 +144,20 @@ def test_what_another_run_wrote_is_not_gone_on_from_unless_asked(
 
     start(tmp_path / script, *arguments, resume="anyway")
     assert train("gpt", kept, die_at=0) == digest
+
+
+def test_a_longer_run_goes_on_and_says_what_changed(
+    tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path / "train.py", "--steps", 6)
+    train("gpt", tmp_path / "kept", 6)
+    start(tmp_path / "train.py", "--steps", STEPS)
+
+    digest = train("gpt", tmp_path / "kept")
+
+    assert digest == models.train(models.build("gpt"), STEPS)
+    said = capsys.readouterr().err
+    assert f"by train.py --steps 6; its arguments are now --steps {STEPS}" in said
 
 
 def test_a_run_that_begins_anew_trains_in_a_history_of_its_own(

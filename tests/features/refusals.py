@@ -1579,9 +1579,8 @@ LOOP = [
 TOGETHER = [
     Refusal(
         sentence="checkpoint step-00000009-l1 of ... was written by train.py --steps 9, and this "
-        "run has other arguments: --steps 90; give this run a place of its own, ...",
-        when="the place of its checkpoints holds those of another job, another script, or other "
-        "arguments",
+        "is another script: tune.py --steps 9; give this run a place of its own, ...",
+        when="the place of its checkpoints holds those of another job or another script",
         instead="another place; `--from-checkpoint anyway` or `never`",
         proof=f"{KEEPING}::test_what_another_run_wrote_is_not_gone_on_from_unless_asked",
     ),

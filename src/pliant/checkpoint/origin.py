@@ -3,9 +3,10 @@
 Owns what a checkpoint says of its run for that, and the sentences.  Must not know storage, nor what
 must be equal for equal bits (``engine.identity``).
 
-A run is the same as the one before if it is the same job with the same arguments: learning rates
-and numbers of steps are arguments, and one that goes on would silently not heed the new ones.  What
-may differ: the number of replicas, where the script lies, what it says, and where the place is.
+A run is the same as the one before if it is the same job with the same arguments, or with others
+that leave its identity alone, to which learning rates belong: so a longer run goes on.  What may
+differ as well: the number of replicas, where the script lies, what it says, and where the place is.
+What differs is told.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 from pliant.checkpoint.dcp.manifest import Manifest, digest_of
 from pliant.engine.state.durable import Facts
 from pliant.engine.worker.script_files import text_of
+
+MOST_CHANGES = 3
+"""That are named."""
 
 PLACE = "<checkpoints>"
 """Stands for the place of the checkpoints where a script was given it as an argument."""
@@ -42,6 +46,8 @@ class Origin:
 
     script_digest: str
     arguments: tuple[str, ...]
+    settings: Mapping[str, str] | None = None
+    """What the script gave its schedulers; None: an older version wrote it."""
 
     @classmethod
     def of(cls, facts: Facts, *, run: str, place: str) -> Self | None:
@@ -55,6 +61,7 @@ class Origin:
             script=_name(Path(script)),
             script_digest=_digest(script),
             arguments=tuple(_without_place(word, place) for word in arguments),
+            settings=dict(facts.settings),
         )
 
     def document(self) -> dict[str, Any]:
@@ -84,9 +91,19 @@ def difference(mine: Origin, theirs: Origin) -> str | None:
             return f"this is another job: {mine}"
     elif mine.script != theirs.script:
         return f"this is another script: {mine}"
-    if mine.arguments != theirs.arguments:
-        return f"this run has other arguments: {_words(mine.arguments)}"
+    if mine.arguments != theirs.arguments and theirs.settings is None:
+        return f"this run has other arguments: {_words(mine.arguments)}"  # nor are its rates known
     return None
+
+
+def _changes(mine: Origin, theirs: Origin) -> list[str]:
+    """Name what the script gives its schedulers otherwise than before."""
+    now, before = mine.settings or {}, theirs.settings or {}
+    return [
+        f"{name} is {now[name]} in the script now, and was {before[name]}"
+        for name in now
+        if name in before and now[name] != before[name]
+    ]
 
 
 def beginning(manifest: Manifest, place: str) -> str:
@@ -103,9 +120,15 @@ def caution(mine: Origin | None, theirs: Origin | None) -> str:
     """Say what else there is to know about going on; empty if there is nothing."""
     if theirs is None:
         return "; it does not say with which arguments it was written"
-    if mine is not None and mine.script_digest != theirs.script_digest:
-        return "; the script has changed since"
-    return ""
+    if mine is None:
+        return ""
+    said = "; the script has changed since" if mine.script_digest != theirs.script_digest else ""
+    if mine.arguments != theirs.arguments:
+        said += f"; its arguments are now {_words(mine.arguments)}"
+    if changed := _changes(mine, theirs):
+        said += f"; {'; '.join(changed[:MOST_CHANGES])}: the checkpoint's values count, so that "
+        said += "learning rates may end elsewhere than the script says"
+    return said
 
 
 def _name(script: Path) -> str:

@@ -139,9 +139,8 @@ def explain(interval: Interval, progress: Progress, *, now_s: float) -> str:
 def nothing_to_do(committed: int) -> str:
     """Say that a run whose checkpoint is of its last step has trained nothing, and what to do."""
     return (
-        f"already finished ({committed} steps); to train longer, raise the step count "
-        "(--from-checkpoint anyway if it is an argument of the script); to begin anew, take "
-        "--from-checkpoint never or another place"
+        f"already finished ({committed} steps); to train longer, raise the step count; "
+        "to begin anew, take --from-checkpoint never or another place"
     )
 
 

@@ -329,9 +329,10 @@ class Collaborators:
     def _join(self, context: WorkerContext) -> WorkerMembership:
         shape, model, said = self._shape, self._objects.model, self.identity()
         kept = (*said, *identity.describe_groups(self._objects.optimizers))
+        facts = facts_of(context, kept, identity.describe_schedules(self.state.schedulers))
         alike = (*said, ("checkpoint=", "given" if self._is_durable else "not given"))
         if workers.is_follower(context):
-            self._saver.open(facts_of(context, kept), FollowerCheckpointChannel(self.reporter))
+            self._saver.open(facts, FollowerCheckpointChannel(self.reporter))
             follower = workers.follow(context, shape, self.training, model, alike)
             self._lost = follower.lost
             return follower
@@ -344,7 +345,7 @@ class Collaborators:
             followers or NO_FOLLOWERS,
         )
         channel = CoordinatorCheckpointChannel(runtime, self.reporter)
-        self._saver.open(facts_of(context, kept), channel)
+        self._saver.open(facts, channel)
         elastic = ElasticMembership(
             context,
             runtime,
@@ -366,7 +367,8 @@ class Collaborators:
                 "match bit for bit only at equal threads"
             )
         kept = (*self.identity(), *identity.describe_groups(self._objects.optimizers))
-        self._saver.open(facts_alone(kept), LocalCheckpointChannel(self.reporter))
+        facts = facts_alone(kept, identity.describe_schedules(self.state.schedulers))
+        self._saver.open(facts, LocalCheckpointChannel(self.reporter))
         return Alone(self._shape, self.training, found=self._saver.found, noted=self.reporter.noted)
 
     def identity(self) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,9 @@ values named.  Must not know who compares it, nor the model: its layout has a di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -28,6 +30,13 @@ MAX_MODULES = 1000
 
 MAX_PARTS = 4
 """Of a value of a parameter group that is compared."""
+
+
+SHOWN_STEPS = (1, 10, 100, 1000, 10_000)
+_COUNTED = frozenset(
+    {"last_epoch", "base_lrs", "_step_count", "_last_lr", "_get_lr_called_within_step"}
+    | {"_is_initial", "initial_lr"}
+)
 
 _VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 """Optimizer options that choose another order of operations; ``fused`` gives other bits."""
@@ -85,6 +94,40 @@ def _is_plain(value: object) -> bool:
     """Whether equal texts of this stand for equal values: a number, or a pair as of betas."""
     parts = value if isinstance(value, list | tuple) else (value,)
     return len(parts) <= MAX_PARTS and all(isinstance(x, int | float | str) for x in parts)
+
+
+def describe_schedules(schedulers: Sequence[Any]) -> tuple[tuple[str, str], ...]:
+    """Return what a script gave its schedulers, before the first step of this life.
+
+    Of a schedule that is a function some values; nothing of what it has counted so far.
+    """
+    found: dict[str, str] = {}
+    for which, scheduler in enumerate(schedulers):
+        found |= _leaves(f"schedule {which}: ", scheduler.state_dict())
+        for index, function in enumerate(getattr(scheduler, "lr_lambdas", ())):
+            with suppress(Exception):  # of the script, which may allow no such step
+                values = ", ".join(f"{function(step):g}" for step in SHOWN_STEPS)
+                found[f"schedule {which}: function {index} at steps {SHOWN_STEPS}"] = values
+    return tuple(found.items())
+
+
+def _leaves(name: str, value: object) -> dict[str, str]:
+    """Return numbers and words in it by name, but what schedules count, and where they stand."""
+    parts: Iterable[tuple[Any, Any]]
+    match value:
+        case dict():
+            parts = value.items()
+        case list() | tuple():
+            parts = enumerate(value)
+        case bool() | int() | float() | str():
+            return {name.rstrip(" .:"): repr(value)}
+        case _:
+            return {}
+    found: dict[str, str] = {}
+    for key, part in parts:
+        if key not in _COUNTED:
+            found |= _leaves(f"{name}{key}.", part)
+    return found
 
 
 def describe_modules() -> tuple[tuple[str, str], ...]:

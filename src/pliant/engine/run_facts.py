@@ -13,8 +13,10 @@ from pliant.engine.state.durable import Facts
 from pliant.engine.worker.bootstrap import WorkerContext, from_checkpoint
 from pliant.machine.named_modules import module_of
 
+Named = tuple[tuple[str, str], ...]
 
-def facts_of(context: WorkerContext, identity: tuple[tuple[str, str], ...]) -> Facts:
+
+def facts_of(context: WorkerContext, identity: Named, settings: Named) -> Facts:
     """Return those of a worker."""
     assignment, work = context.assignment, context.assignment.work
     return Facts(
@@ -23,12 +25,13 @@ def facts_of(context: WorkerContext, identity: tuple[tuple[str, str], ...]) -> F
         pid=assignment.pid,
         identity=identity,
         command=_as_script(work.command),
+        settings=settings,
         from_checkpoint=work.from_checkpoint,
         is_follower=assignment.place > 0,
     )
 
 
-def facts_alone(identity: tuple[tuple[str, str], ...]) -> Facts:
+def facts_alone(identity: Named, settings: Named) -> Facts:
     """Return those of a script that runs alone."""
     return Facts(
         job=Path(sys.argv[0]).stem or "alone",
@@ -36,6 +39,7 @@ def facts_alone(identity: tuple[tuple[str, str], ...]) -> Facts:
         pid=os.getpid(),
         identity=identity,
         command=_command(),
+        settings=settings,
         from_checkpoint=from_checkpoint(),
     )
 

@@ -55,6 +55,9 @@ class Facts:
     command: tuple[str, ...] = ()
     """The script and its arguments; empty: there is none, as in a notebook."""
 
+    settings: tuple[tuple[str, str], ...] = ()
+    """What the script gave its schedulers, by name."""
+
     from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
 
     is_follower: bool = False
