@@ -293,7 +293,7 @@ def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: P
     assert {*kept} <= {path.name for path in (home / "kept").glob("step-*")}
 
     anyway = run("--from-checkpoint", "anyway", steps=5)
-    assert "goes on after step 3" in anyway.stdout
+    assert "goes on after step 5" in anyway.stdout
     anew = run("--from-checkpoint", "never", "--name", "tune", steps=5)
     assert "goes on after" not in anew.stdout
     digests = [line for r in (anyway, anew) for line in r.stdout.splitlines() if "digest 5" in line]

@@ -1,4 +1,4 @@
-"""``pliant config``: all that can be set, in one table made of the objects that mean it.
+"""``pliant config``: all that can be set, made of the objects that mean it.
 
 Owns what a row is and which objects have rows.  Knows nothing of any one setting.
 """
@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel
-from rich import box
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 from typer.models import OptionInfo
 
@@ -22,15 +20,11 @@ from pliant.cli import run_commands
 from pliant.cli.options import Json
 from pliant.cli.printing import draw, print_json
 from pliant.cli.settings import SETTINGS, Setting
-from pliant.cli.terminal import PlainConsole
 from pliant.core.exits import EXIT_OK
 from pliant.spec.limits import Limits
 from pliant.spec.policy import ElasticPolicy
 
 SECONDS = "InSeconds"
-
-WIDE = 130
-"""Columns of a terminal in which no name is cut in two in a table; else each row is a paragraph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +47,11 @@ def config(as_json: Json = False) -> int:
     """List every setting and limit: default, unit, where to set it, meaning."""
     if as_json:
         return print_json([asdict(row) for row in rows()])
-    if PlainConsole().width < WIDE:
-        for row in rows():
-            default = f"  [{row.default} {row.unit}".rstrip() + "]" if row.default else ""
-            draw(Text(f"{row.name}{default}"))
-            draw(Padding(Text(f"{row.where}\n{row.meaning}"), (0, 0, 0, 4), expand=False))
-        return EXIT_OK
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), pad_edge=False)
-    for name in ("name", "default", "where", "meaning"):
-        table.add_column(name, overflow="fold")
     for row in rows():
-        default = f"{row.default} {row.unit}".strip()
-        table.add_row(*map(Text, (row.name, default, row.where, row.meaning)))
-    return draw(table)
+        default = f"  [{row.default} {row.unit}".rstrip() + "]" if row.default else ""
+        draw(Text(f"{row.name}{default}"))
+        draw(Padding(Text(f"{row.where}\n{row.meaning}"), (0, 0, 0, 4), expand=False))
+    return EXIT_OK
 
 
 def rows() -> Rows:

@@ -335,21 +335,16 @@ def attached(start: Start, *, as_json: bool) -> int:
 def _on_these_cores(start: Start) -> str | None:
     """Say how many replicas there may be on the cores of this machine, where that is news."""
     most, workers = start.config.settings.policy.max_replicas, start.config.workers_per_replica
-    cores = count_cores()
-    room = max(cores // workers, 1)
+    room, cores = max(count_cores() // workers, 1), counted(count_cores(), "core")
     if start.is_apart or start.config.pool is not None:
         return None
     if most is None:
-        return (
-            f"at most {counted(room, 'replica')} on {counted(cores, 'core')}, and no more than a "
-            "step has micro-batches; --max N sets another limit"
-        )
-    if most * workers <= cores:
+        limit = f"at most {counted(room, 'replica')} on {cores}"
+        return f"{limit}, and no more than a step has micro-batches; --max N sets another limit"
+    if most * workers <= count_cores():
         return None
-    has = f"{counted(most * workers, 'worker')} on {counted(cores, 'core')}"
-    if most == 1:
-        return f"{has}: they share them, and train slower"
-    return f"{has}: {room + 1} replicas are slower than {room}"
+    slower = "they share them" if most == 1 else f"{room + 1} replicas are slower than {room}"
+    return f"{most * workers} workers on {cores}: {slower}"
 
 
 def detached(start: Start, *, as_json: bool) -> int:

@@ -209,8 +209,7 @@ def find_resumable(which: str | None, state: StateDirectory) -> Path:
 
 def none_running(state: StateDirectory) -> str:
     """Say that no job runs, and what can be done instead."""
-    runs = _newest_of_each_name(known_runs(state))
-    if not runs:
+    if not (runs := known_runs(state)):
         return NONE_RUNNING
     run = next((run for run in runs if run.is_resumable), runs[0])
     more = "; see pliant ls" if len(runs) > 1 else ""
@@ -249,13 +248,6 @@ def _why_not_resumed(run: KnownRun) -> str:
         f"{run.came_to}, without checkpoints (Session(checkpoint=...)): it cannot go on, but begin "
         f"again at step 0 with pliant resume {run.out}"
     )
-
-
-def _newest_of_each_name(runs: Sequence[KnownRun]) -> list[KnownRun]:
-    by_name: dict[str, KnownRun] = {}
-    for run in runs:
-        by_name.setdefault(run.job, run)
-    return list(by_name.values())
 
 
 def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
