@@ -413,7 +413,8 @@ RUNS = [
         before=written(LOG),
     ),
     Refusal(
-        sentence="the run in ... has finished, after 0 steps",
+        sentence="the run in ... has finished, after 0 steps; to train longer, put the script with "
+        "other arguments behind --",
         when="`pliant resume` names a run that came to its end",
         instead="`pliant run` for another",
         command="resume run",

@@ -270,7 +270,6 @@ def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: P
         return pliant(home, "run", "--max", "1", *words, *script, str(steps))
 
     assert run().returncode == 0
-    kept = sorted(path.name for path in (home / "kept").glob("step-*"))
 
     module = ("-m", "train")  # the same file
     again, other_job = run(script=module), run("--name", "tune")
@@ -279,24 +278,28 @@ def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: P
     assert "the run goes on after step 3, from checkpoint step-00000003-l1 of" in again.stdout
     assert "already finished (3 steps)" in again.stdout
     assert "its arguments are now 5" in other_arguments.stdout
+    longer = pliant(home, "resume", "--", "train.py", "6")
+    assert "goes on after step 5" in longer.stdout
+    assert "digest 6" in longer.stdout
+    kept = sorted(path.name for path in (home / "kept").glob("step-*"))
     text = (home / "train.py").read_text()
     (home / "train.py").write_text(text.replace("lr=0.1", "lr=0.3"))
-    other_rate = run(steps=6)
+    other_rate = run(steps=7)
     (home / "train.py").write_text(text)
     for refused, why in (
         (other_job, "and this is another job: job tune (train.py 3); give this run a place"),
-        (other_rate, "lr of optimizer 0 is 0.3 here and 0.1 in checkpoint step-00000005-l1"),
+        (other_rate, "lr of optimizer 0 is 0.3 here and 0.1 in checkpoint step-00000006-l"),
     ):
         assert refused.returncode == 2, refused.stderr
         assert why in refused.stderr
         assert refused.stderr.count("\n") == 1
     assert {*kept} <= {path.name for path in (home / "kept").glob("step-*")}
 
-    anyway = run("--from-checkpoint", "anyway", steps=5)
-    assert "goes on after step 5" in anyway.stdout
-    anew = run("--from-checkpoint", "never", "--name", "tune", steps=5)
+    anyway = run("--from-checkpoint", "anyway", steps=6)
+    assert "goes on after step 6" in anyway.stdout
+    anew = run("--from-checkpoint", "never", "--name", "tune", steps=6)
     assert "goes on after" not in anew.stdout
-    digests = [line for r in (anyway, anew) for line in r.stdout.splitlines() if "digest 5" in line]
+    digests = [line for r in (anyway, anew) for line in r.stdout.splitlines() if "digest 6" in line]
     assert len(digests) == 2
     assert len(set(digests)) == 1
     assert "--resume goes on; leave out one of them" in (

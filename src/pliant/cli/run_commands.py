@@ -182,6 +182,7 @@ def resume(
             autocompletion=job_names,
         ),
     ] = None,
+    arguments: Arguments = None,
     job: Annotated[
         str | None,
         typer.Option(
@@ -194,13 +195,21 @@ def resume(
     detach: Detach = False,
     as_json: Json = False,
 ) -> int:
-    """Go on with a run from its newest checkpoint."""
+    """Go on with a run from its newest checkpoint.
+
+    Behind -- the script with other arguments: pliant resume -- train.py --steps 200.
+    """
     from pliant.cli import start
 
+    command = list(arguments or ())
+    if which is not None and which.endswith(".py"):  # a script, not a run
+        command = [which, *command]
+        which = None
     if which is not None and job is not None:
         raise ConfigError(f"{which} and --job {job} both say what goes on; leave out one")
     require_engine("pliant resume")
-    planned = start.resumed(find_resumable(which or job, state_directory()), os.environ)
+    out = find_resumable(which or job, state_directory(), is_longer=bool(command))
+    planned = start.resumed(out, os.environ, command)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
 
 

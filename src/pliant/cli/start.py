@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -199,8 +199,10 @@ def _told_to_core(settings: Settings) -> JobSettings:
     return JobSettings(policy=policy, placement=placement, restart_budget=restarts, **limits)
 
 
-def resumed(out: Path, environ: Mapping[str, str]) -> Start:
+def resumed(out: Path, environ: Mapping[str, str], command: Sequence[str] = ()) -> Start:
     """Return what goes on with the run in a directory as it was started last; go where that was.
+
+    ``command``: a script and its arguments in place of those.
 
     Raises:
         ConfigError: it still runs, what it was cannot be read, or its script is gone.
@@ -212,8 +214,12 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     if last is None:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
     out = out.absolute()
-    if (found := read_history(events).board).exit_code == EXIT_OK:
-        raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")
+    last = {**last, "command": list(command) or last["command"]}
+    if (found := read_history(events).board).exit_code == EXIT_OK and not command:
+        raise ConfigError(
+            f"the run in {out} has finished, after {found.committed} steps; to train longer, put "
+            "the script with other arguments behind --"
+        )
     try:
         os.chdir(last["cwd"])
     except OSError as error:  # it was copied from elsewhere: the script may be here, too

@@ -61,6 +61,12 @@ class KnownRun:
         return may and self.outcome.is_resumable and self.outcome.state != ELSEWHERE
 
     @property
+    def may_be_longer(self) -> bool:
+        """Whether it has finished, and can train on from its last checkpoint."""
+        outcome = self.outcome
+        return outcome.state == "finished" and outcome.kept is not None and self.has_its_files
+
+    @property
     def came_to(self) -> str:
         """Say in a few words how it ended: ``suspended after step 7``."""
         return f"{self.outcome.state} after {counted(self.outcome.step, 'step')}"
@@ -185,8 +191,10 @@ def _of_name(named: Sequence[KnownRun]) -> KnownRun:
     return by_place[meant(_by_age(by_place.values()))] if by_place else named[0]
 
 
-def find_resumable(which: str | None, state: StateDirectory) -> Path:
+def find_resumable(which: str | None, state: StateDirectory, *, is_longer: bool = False) -> Path:
     """Return the directory of the run to resume: named, or the one that is meant.
+
+    ``is_longer``: one that has finished may be trained on, if it has a checkpoint.
 
     Raises:
         ConfigError: there is none.
@@ -194,13 +202,13 @@ def find_resumable(which: str | None, state: StateDirectory) -> Path:
     if which is not None and run_files.holds_run(Path(which)):
         return Path(which)
     runs = known_runs(state)
-    waiting = [run for run in runs if run.is_resumable]
+    waiting = [run for run in runs if run.is_resumable or (is_longer and run.may_be_longer)]
     if which is None:
         if not (places := [*_unknown_here(runs), *_by_age(waiting)]):
             raise ConfigError("there is no run to resume here; name its directory")
         return meant(places)
     if named := [run for run in runs if run.job == which]:
-        if not (run := _of_name(named)).is_resumable:
+        if (run := _of_name(named)) not in waiting:
             raise ConfigError(f"job {which}: {_why_not_resumed(run)}")
         return run.out
     known = ", ".join(dict.fromkeys(run.job for run in waiting)) or "none does"
