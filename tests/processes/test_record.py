@@ -108,4 +108,11 @@ def test_a_replacement_that_reads_or_would_destroy_is_refused_once_and_the_run_g
 def refused(job: RunningJob) -> str:
     """Return why nothing more is started, once that is said."""
     texts = [str(record["text"]) for record in job.records("note")]
-    return next((text for text in texts if "starts nothing more, as r3 was refused" in text), "")
+    return next(
+        (
+            text
+            for text in texts
+            if "starts nothing more until pliant scale N, as r3 was refused" in text
+        ),
+        "",
+    )

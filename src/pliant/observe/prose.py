@@ -31,7 +31,7 @@ AGAIN = "Ctrl-C again ends the job at once, and saves nothing more"
 THE_SCRIPT = "the script "
 """How a detail begins that is a sentence of its own, and no exception."""
 
-NOTED = re.compile(r"node \S+ (leaves, and|starts nothing more, as) ")
+NOTED = re.compile(r"node \S+ (leaves, and|starts nothing more until) ")
 """How a note of the core begins that tells what becomes of a state which nobody else has, or why
 nobody joins."""
 

@@ -244,8 +244,7 @@ def test_where_one_that_comes_is_refused_nothing_is_started_until_somebody_asks(
     job, ready = controller.step(job, refused, now_s=2.0, settings=SETTINGS)
 
     assert ready.notes[-1] == (
-        "node n1 starts nothing more, as r3 was refused: a.yaml changed; put it right, then "
-        "pliant scale N"
+        "node n1 starts nothing more until pliant scale N, as r3 was refused: a.yaml changed"
     )
     assert (list(job.replicas), job.losses, set(job.held)) == ([R1, R2], (), {NODE})
     asked = fed(job, Scaled(target=3))

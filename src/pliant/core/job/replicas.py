@@ -113,9 +113,7 @@ def hold(tx: Transaction, node: NodeId, what: str) -> None:
     """Start nothing on a node where one was refused: the next would be, too, until it is mended."""
     if node not in tx.job.held:
         tx.job = replace(tx.job, held=tx.job.held | {node})
-        tx.notes.append(
-            f"node {node} starts nothing more, as {what}; put it right, then pliant scale N"
-        )
+        tx.notes.append(f"node {node} starts nothing more until pliant scale N, as {what}")
 
 
 def end(
