@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from pliant.checkpoint.catalogue import listed
-from pliant.checkpoint.dcp.layout import name_of, unwritten_file
+from pliant.checkpoint.dcp.layout import MANIFEST, name_of, unwritten_file
 from pliant.checkpoint.dcp.shares import give_up_share
 from pliant.checkpoint.failures import StorageError, Trouble
 from pliant.checkpoint.lease.job_lease import JobLease
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Sink
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.checkpoint.writer import NEEDED_TRIES, NOT_LET_GO, Writer
+from pliant.checkpoint.writer import LEFT, NEEDED_TRIES, NOT_LET_GO, Writer
 from pliant.core.durability import parse_interval
 from pliant.core.values import Generation, Lineage
 from pliant.engine.state.durable import Snapshot
@@ -271,6 +271,34 @@ def test_a_save_whose_shares_came_late_is_waited_for_from_then_on(
         assert settled(leader)
 
     assert [one.committed for one in listed(LocalStorage(str(tmp_path)))] == [500]
+
+
+def test_who_leaves_does_not_wait_for_the_removal_of_older_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.writer.CLOSE_S", 0.05)
+    hangs, returns, channel = threading.Event(), threading.Event(), Told()
+    remove = LocalStorage.remove
+
+    def hang(storage: LocalStorage, path: str) -> None:
+        if path.endswith(MANIFEST):
+            hangs.set()
+            returns.wait(LIMIT_S)
+        remove(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "remove", hang)
+    with writer(tmp_path, channel) as made:
+        for committed in (500, 1000, 1500, 2000):  # keep=3
+            assert made.begin(snapshot(committed, rank=0, size=1), is_needed=True)
+            assert comes_true(lambda: made.is_settled or hangs.is_set())
+
+        assert comes_true(lambda: made.may_be_left)
+        assert not made.is_settled
+        assert not made.close(wait_s=0.05)
+        returns.set()
+
+    assert channel.notes == [LEFT]
+    assert max(one.committed for one in listed(LocalStorage(str(tmp_path)))) == 2000
 
 
 def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(

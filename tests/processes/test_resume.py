@@ -374,3 +374,35 @@ def test_a_run_that_loses_its_directory_keeps_what_it_has_trained(
     resumed = pliant(home, *again)
     assert resumed.returncode == 0, resumed.stderr
     assert digest_of(resumed.stdout) == digest_of(alone.stdout)
+
+
+HANGING = """\
+import threading
+from pliant.checkpoint import writer
+from pliant.checkpoint.store.directory import LocalStorage
+from pliant.engine.state import saving
+writer.CLOSE_S = saving.CLOSE_S = 0.2
+remove = LocalStorage.remove
+def hang(storage, path):
+    if path.endswith("pliant.json") and session.leaving:
+        threading.Event().wait()
+    remove(storage, path)
+LocalStorage.remove = hang
+"""
+
+
+def test_a_suspend_does_not_wait_for_a_storage_that_removes_nothing(home: Path) -> None:
+    (home / "train.py").write_text(HANGING + SCRIPT.replace("every=EVERY", "every=EVERY, keep=1"))
+    alone = environment(home) | {"PACE": "0.3", "EVERY": "1steps"}
+    with typed(
+        "pliant", "run", "--max", "1", "train.py", "400", cwd=home, environment=alone
+    ) as run:
+        wait_for(home, "r1", state="training")
+
+        assert pliant(home, "suspend").returncode == 0
+        done = run.ended()
+
+    assert done.returncode == 3, done.stderr
+    assert "older checkpoints are left in it, and go with the next save" in done.stdout
+    assert "it can go on after step" in done.stderr
+    assert "not saved" not in done.stderr

@@ -8,9 +8,10 @@ Only the holder of the root's lease may prune or sweep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from pliant.checkpoint.dcp import layout, read
 from pliant.checkpoint.dcp.layout import CheckpointName
@@ -112,11 +113,13 @@ def prune(
     milestones: Milestones = None,
     known_sound: Collection[str] = (),
     dry_run: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[str]:
     """Remove all but the newest ``keep`` checkpoints and the milestones; return the names removed.
 
     Never removes the newest that verifies, whatever else is asked for.  What is ``known_sound``
-    need not be read again for that, such as the one just written.
+    need not be read again for that, such as the one just written.  Once ``stop`` says so no further
+    one is removed.
 
     Raises:
         ConfigError: ``keep`` is less than 1, or ``milestones`` a number less than 1.
@@ -139,7 +142,7 @@ def prune(
         return []  # nothing here verifies: what is damaged may be all there is to save from
     removed = [name for name in reversed(leaving) if name != anchor]
     if not dry_run:
-        for name in removed:
+        for name in takewhile(lambda _: not stop(), removed):
             discard(storage, name)
     return removed
 

@@ -192,6 +192,11 @@ class Checkpoint:
         return self._writer is None or self._writer.is_settled
 
     @property
+    def may_be_left(self) -> bool:
+        """Whether who leaves need not wait for what was begun."""
+        return self._writer is None or self._writer.may_be_left
+
+    @property
     def unsaved(self) -> str:
         """Why the last save that was tried failed; empty if it did not."""
         return "" if self._writer is None else self._writer.unsaved
@@ -207,10 +212,11 @@ class Checkpoint:
 
     def close(self, *, wait_s: float, is_over: bool) -> None:
         """End; give the place back if the run is over."""
+        has_ended = True
         if self._writer is not None:
-            self._writer.close(wait_s=wait_s)
+            has_ended = self._writer.close(wait_s=wait_s)
             self._writer = None
-        if self._lease is not None and is_over:
+        if self._lease is not None and is_over and has_ended:
             self._lease.release()
 
     def _open(self) -> Writer:

@@ -84,6 +84,9 @@ class Save:
     stuck: threading.Event = field(default_factory=threading.Event)
     """Set while it waits to be tried again, or for shares that are late."""
 
+    durable: threading.Event = field(default_factory=threading.Event)
+    """Set once it is published: what is left to do is to remove older ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckpointPublisher:
@@ -140,14 +143,18 @@ class CheckpointPublisher:
             )
 
     def tidy(self, save: Save) -> None:
-        """Copy what was published, and keep what is to be kept; a failure is told, not raised."""
+        """Copy what was published, and keep what is to be kept; a failure is told, not raised.
+
+        Once the save is dropped, no further one is removed: the next save does that.
+        """
         with told(self.channel, "the copy"):
             if self.second is not None:
                 catalogue.copy_to(self.storage, save.name, self.second)
-                self._prune(self.second, save.name)
+                self._prune(self.second, save)
         with told(self.channel, "old checkpoints"):
-            self._prune(self.storage, save.name)
-            catalogue.sweep(self.storage, sparing=self._under_way(save))
+            self._prune(self.storage, save)
+            if not save.dropped.is_set():
+                catalogue.sweep(self.storage, sparing=self._under_way(save))
 
     def _await_shares(self, save: Save, stop: Callable[[], bool], *, usual_s: float) -> None:
         """Wait until every member's share is on storage; ``usual_s``: when they should be."""
@@ -201,6 +208,7 @@ class CheckpointPublisher:
             calls=snapshot.calls,
             seconds=time.monotonic() - save.taken_s,
         )
+        save.durable.set()
 
     def _under_way(self, save: Save) -> list[str]:
         """Return what is not there yet, but may be written by others: all that is newer."""
@@ -208,12 +216,13 @@ class CheckpointPublisher:
         newest = (save.snapshot.lineage, save.snapshot.committed)
         return [str(n) for n in parsed if n is not None and (n.lineage, n.committed) > newest]
 
-    def _prune(self, storage: Storage, name: str) -> None:
+    def _prune(self, storage: Storage, save: Save) -> None:
         catalogue.prune(
             storage,
             keep=self.options.keep,
             milestones=self.options.milestones,
-            known_sound=(name,),
+            known_sound=(save.name,),
+            stop=save.dropped.is_set,
         )
 
 

@@ -30,6 +30,10 @@ CLOSE_S = 5.0
 """Longest wait for the thread where nothing else can be done meanwhile: it may be in an operation
 that hangs, in seconds."""
 
+TIDY_S = 15.0
+"""Longest wait of a save that is needed for one that is durable to let go: of a slow storage it
+removes an older one, which may take many requests, in seconds."""
+
 REPLACED_S = 1.0
 """Longest that training waits for the thread to let go of a snapshot that a newer one replaces."""
 
@@ -37,6 +41,8 @@ NEEDED_TRIES, NEEDED_WAIT_S = 5, 4.0
 """How often a save is tried that the end of a job or a hold needs, and a share that a leader waits
 for; and the longest wait between two times, in seconds: 16 s in all, and batch systems give 30 s
 from SIGTERM on."""
+
+LEFT = "the storage is slow: older checkpoints are left in it, and go with the next save"
 
 NOT_LET_GO = "the storage does not let go of the save before it"
 
@@ -120,7 +126,9 @@ class Writer:
         began_s = time.monotonic()
         with self._changed:
             self._drop()
-            wait_s = CLOSE_S if is_needed else REPLACED_S
+            wait_s = REPLACED_S
+            if is_needed:
+                wait_s = TIDY_S if self._is_tidying else CLOSE_S
             if not self._changed.wait_for(lambda: self._save is None, wait_s):
                 if is_needed:  # nobody else would say so
                     self._failed(snapshot, NOT_LET_GO, is_needed=True, is_last=True)
@@ -153,6 +161,12 @@ class Writer:
         return save is None or (save.stuck.is_set() and not save.is_needed)
 
     @property
+    def may_be_left(self) -> bool:
+        """Whether who leaves need not wait for what is on its way: it is published, or given up."""
+        save = self._save
+        return save is None or save.durable.is_set() or save.dropped.is_set()
+
+    @property
     def unsaved(self) -> str:
         """Why the last save that was tried failed; empty if it did not."""
         return self._said if self._progress.failures else ""
@@ -163,13 +177,23 @@ class Writer:
             self._progress = durability.lost(self._progress, was_saving=self._save is not None)
             self._drop()
 
-    def close(self, *, wait_s: float) -> None:
-        """End the thread; wait so long for what is on its way."""
+    def close(self, *, wait_s: float) -> bool:
+        """End the thread; wait so long for what is on its way.
+
+        False: it has not ended, as the storage does not answer.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._save is None, wait_s)
             self._is_closed = True
+            if self._is_tidying:
+                self._channel.noted(LEFT)
             self._drop()
         self._thread.join(CLOSE_S)
+        return not self._thread.is_alive()
+
+    @property
+    def _is_tidying(self) -> bool:
+        return self._save is not None and self._save.durable.is_set()
 
     def _drop(self) -> None:
         if self._save is not None:

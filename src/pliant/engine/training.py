@@ -370,8 +370,11 @@ class Training:
         return in_tail == self.committed, behind == self.committed
 
     def is_kept(self) -> bool:
-        """Whether this replica has done its part of all that was to be kept."""
-        return self.saver.is_settled
+        """Whether this replica has done its part of all that was to be kept.
+
+        Who leaves does not wait until older checkpoints are removed: the storage may be slow.
+        """
+        return self.saver.is_settled or (self.is_leaving and self.saver.may_be_left)
 
     def unsaved(self) -> str:
         """Why what was to be kept is not durable; empty if it is."""

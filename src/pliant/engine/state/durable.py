@@ -190,6 +190,12 @@ class Durability(Protocol):
         """Whether this replica's part of all that was begun is done; the leader publishes, too."""
 
     @property
+    def may_be_left(self) -> bool:
+        """Whether who leaves need not wait for what was begun: it is durable, and older ones are
+        being removed, or was given up.
+        """
+
+    @property
     def unsaved(self) -> str:
         """Why the last save that was tried failed; empty if it did not."""
 

@@ -159,6 +159,11 @@ class Saver:
         return self._durability is None or self._durability.is_settled
 
     @property
+    def may_be_left(self) -> bool:
+        """Whether who leaves need not wait for what was handed over."""
+        return self._durability is None or self._durability.may_be_left
+
+    @property
     def unsaved(self) -> str:
         """Why the state of the last boundary is not durable; empty if it is, or need not be."""
         return "" if self._durability is None else self._durability.unsaved
