@@ -98,6 +98,7 @@ NOT_SIMULATED = {
     "exit usage": "a simulated script does not fail",
     "exit early": "a simulated script does not fail",
     "exit taken": "simulated devices are nobody else's",
+    "exit short": "simulated hosts are short of nothing",
 }
 """What simulated replicas have no word for; all else they say, but for the lines below."""
 

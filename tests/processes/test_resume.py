@@ -109,7 +109,7 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     assert "leaving True" in said
     assert "digest" not in said  # what stands behind the loop is for a run that is done
     assert f": pliant resume {home}/runs/train" in complained
-    assert "(pliant resume train)" in pliant(home, "status").stderr
+    assert "to go on: pliant resume train" in pliant(home, "status").stdout
     assert json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)["state"] == (
         "suspended"
     )
@@ -406,3 +406,28 @@ def test_a_suspend_does_not_wait_for_a_storage_that_removes_nothing(home: Path) 
     assert "older checkpoints are left in it, and go with the next save" in done.stdout
     assert "it can go on after step" in done.stderr
     assert "not saved" not in done.stderr
+
+
+def test_a_replacement_that_its_host_refuses_is_tried_again_and_costs_no_restart(
+    home: Path,
+) -> None:
+    refusal = "import os\nif os.path.exists('expired'): raise OSError(24, 'Too many open files')\n"
+    (home / "train.py").write_text(refusal + SCRIPT)
+    words = ["pliant", "run", "--max", "2", "--max-restarts", "1", "train.py", "4000"]
+    slowly = environment(home) | {"PACE": "0.2"}
+    with typed(*words, cwd=home, environment=slowly) as run:
+        wait_for(home, "r1,r2", state="training")
+
+        (home / "expired").touch()
+        assert pliant(home, "kill", "r2").returncode == 0
+        said = ""
+        while "is set aside for 4 s: r5 failed: " not in said:
+            said = pliant(home, "explain").stdout
+        (home / "expired").unlink()
+        wait_for(home, "r1,r6", state="training")
+        assert "set aside" not in pliant(home, "explain").stdout
+        assert pliant(home, "stop").returncode == 0
+        done = run.ended()
+
+    assert done.returncode == 3, done.stderr
+    assert "is no longer set aside: r6 is ready" in done.stdout

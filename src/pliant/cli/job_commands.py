@@ -165,6 +165,7 @@ def explain(
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
         doubts = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
         more = {**doubts, "hosts": board.hosts, "placed": where, "start": found.start}
+        more["aside"] = found.aside
         return print_json({"decisions": reasons, **facts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
@@ -172,7 +173,7 @@ def explain(
     wrong += [*map(nodes_apart.line, board.apart), *map(silent_nodes.line, board.silent)]
     wrong += [*map(slow_line, board.slow), *joined_hosts.lines(board.hosts)]
     here = None if where is None else placed_line(where)
-    for sentence in (found.pool, found.interval, here, found.start, *wrong):
+    for sentence in (found.pool, found.interval, here, found.start, found.aside, *wrong):
         if sentence is not None:
             say(f"\n{sentence}")
     return EXIT_OK

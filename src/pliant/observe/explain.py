@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pliant.observe.log import Record, seconds, whole
-from pliant.observe.prose import pool_line
+from pliant.observe.prose import SET_ASIDE, pool_line
 
 LAST = 10
 
@@ -50,13 +50,18 @@ class Explained:
     start: str | None = None
     """Where the newest replica was started, and why there; None: there was nothing to choose."""
 
+    aside: str | None = None
+    """Which node was set aside last, and for which cause of its host; None: none is known to be."""
+
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
         match record.get("kind"):
             case "job_started":
-                self.pool = self.start = None
+                self.pool = self.start = self.aside = None
             case "note" if _START.match(str(record.get("text"))):
                 self.start = str(record["text"])
+            case "note" if found := SET_ASIDE.match(str(record.get("text"))):
+                self.aside = None if found[1].startswith("no") else str(record["text"])
             case "pool":
                 self.pool = pool_line(record)
             case "interval_chosen":

@@ -161,12 +161,16 @@ def pool_line(values: Record) -> str:
             return f"{name} offers {has} of {values.get('wanted')} wanted{because}"
 
 
+SET_ASIDE = re.compile(r"node .+ is (set aside for|no longer set aside)")
+"""What the core notes of a node on which nothing could be started, for a cause of its host."""
+
+
 def _note(record: Record, who: str) -> str | None:
     """Say what a worker noted; what the core notes its events tell, but for some."""
     text = str(record.get("text"))
     if who:
         return f"{who}: {text}"
-    return text if NOTED.match(text) else None
+    return text if NOTED.match(text) or SET_ASIDE.match(text) else None
 
 
 def _declined(record: Record, who: str) -> str:

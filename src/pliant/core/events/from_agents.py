@@ -36,7 +36,8 @@ class ExitKind(StrEnum):
     TAKEN = "taken"
     """Its device is in use, so that the script was not run; the detail says which, and by whom."""
     SHORT = "short"
-    """Its machine was short of something for a moment; the detail says of what."""
+    """Its machine was short of something, or its certificate cannot be used: no fault of a script;
+    the detail says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

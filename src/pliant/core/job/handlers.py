@@ -18,6 +18,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import (
     apart,
+    aside,
     last_step,
     lifecycle,
     node_loss,
@@ -137,6 +138,9 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
     if replica.state is ReplicaState.STARTING:
         ready = replace(replica, due_s=NEVER)
         tx.move(event.replica, ready, ReplicaState.SPARE, ReplicaCause.READY)
+        if replica.node in tx.job.aside:
+            tx.job = replace(tx.job, aside=tx.job.aside.drop(replica.node))
+            tx.notes.append(f"node {replica.node} is no longer set aside: {event.replica} is ready")
         if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
             known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
             tx.job = replace(tx.job, costs=known)
@@ -350,7 +354,10 @@ def _lose_one(
         lifecycle.end_job(tx, EXIT_USAGE, event.detail or what, refused)
         return
     is_refused = event.kind is events.ExitKind.USAGE and replicas.are_enough(tx)
-    if (
+    is_short = event.kind is events.ExitKind.SHORT and replica.state is ReplicaState.STARTING
+    if is_short and not replica.is_asked:
+        _set_aside(tx, replica.node, what)
+    elif (
         not (replica.is_asked or is_refused) and event.kind is not events.ExitKind.TAKEN
     ):  # the script has no part in it
         alike = likeness(event) if replica.state in WAY_IN else ""
@@ -360,6 +367,15 @@ def _lose_one(
         replicas.hold(tx, replica.node, f"{event.replica} was refused: {event.detail}")
     alike = "" if replica.is_asked else likeness(event)
     lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, likeness=alike)
+
+
+def _set_aside(tx: Transaction, node: NodeId, what: str) -> None:
+    """Start nothing on a node for a while: the same script trains elsewhere."""
+    known = aside.set_aside(tx.job.aside, node, what, tx.now_s)
+    if known is not tx.job.aside:
+        pause_s = known[node].again_at_s - tx.now_s
+        tx.notes.append(f"node {node} is set aside for {pause_s:g} s: {what}")
+    tx.job = replace(tx.job, aside=known)
 
 
 def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
@@ -379,7 +395,11 @@ def on_tick(tx: Transaction) -> None:
     """Take silence past a deadline for a loss."""
     if tx.job.start_by_s <= tx.now_s:
         tx.job = replace(tx.job, start_by_s=NOW)
-    tx.job = replace(tx.job, apart=apart.passed(tx.job.apart, tx.now_s))
+    tx.job = replace(
+        tx.job,
+        apart=apart.passed(tx.job.apart, tx.now_s),
+        aside=aside.passed(tx.job.aside, tx.now_s),
+    )
     if tx.job.membership.retry_at_s <= tx.now_s:
         tx.job = replace(tx.job, membership=replace(tx.job.membership, retry_at_s=NOW))
     if tx.job.stage is Stage.FINISHING:  # a released process may be silent as long as it likes

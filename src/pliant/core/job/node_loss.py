@@ -172,6 +172,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             nodes=tx.job.nodes.drop(node),
             labels=tx.job.labels.drop(node),
             apart=apart.without(tx.job.apart, node),
+            aside=tx.job.aside.drop(node),
             leaving=tx.job.leaving - {node},
             silent=tx.job.silent - {node},
         )

@@ -52,7 +52,7 @@ def start(tx: Transaction, count: int) -> None:
     free = _startable(tx)
     homes = [tx.job.replicas[name].node for name in live(tx.job)]
     for _ in range(count):
-        if tx.job.apart:  # who was just started counts
+        if tx.job.apart or tx.job.aside:  # who was just started counts
             free = _startable(tx)
         if not free:
             return
@@ -88,12 +88,14 @@ def move_before_they_begin(tx: Transaction) -> None:
 
 
 def _startable(tx: Transaction) -> dict[NodeId, int]:
-    """Return the free devices, of a node that could not reach the others one at its time."""
+    """Return the free devices, of a node apart or set aside one at its time."""
     free = free_devices(tx.job)
     if are_enough(tx):
         for node in tx.job.held:
             free.pop(node, None)
     moments = apart.again_at_s(tx.job.apart, company(tx.job)) if tx.job.apart else {}
+    for node, one in tx.job.aside.items():
+        moments[node] = max(moments.get(node, apart.DUE), one.again_at_s)
     coming = {one.node for one in tx.job.replicas.values() if one.state in ON_THE_WAY}
     for node in tuple(free):
         again_s = moments.get(node)

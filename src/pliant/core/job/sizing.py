@@ -14,9 +14,9 @@ from dataclasses import replace
 from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
-from pliant.core.job import apart, lifecycle, replicas, restoring
+from pliant.core.job import apart, aside, lifecycle, replicas, restoring
 from pliant.core.job.last_step import is_done
-from pliant.core.job.node_devices import heard_devices
+from pliant.core.job.node_devices import free_devices, heard_devices
 from pliant.core.job.state import (
     Job,
     JobSettings,
@@ -61,8 +61,14 @@ def resize(tx: Transaction) -> None:
     if is_done(tx.job, tx.now_s):
         return
     if is_spent(tx):
-        _give_up_if_too_few(tx)
+        last = recent_losses(tx.job, tx.settings, tx.now_s)[-1].sentence
+        _give_up_if_too_few(
+            tx, f"the restart budget of {tx.settings.restart_budget} is spent", last
+        )
         return
+    since_s = tx.now_s - tx.settings.start_s
+    if (kept_out := aside.lasting(tx.job.aside, free_devices(tx.job), since_s)) is not None:
+        _give_up_if_too_few(tx, f"no node starts any for {tx.settings.start_s:g} s", kept_out.why)
     if (failure := deterministic_failure(tx.job)) is not None:
         if not _num_left(tx.job):
             reason = (
@@ -107,16 +113,12 @@ def _follow_policy(tx: Transaction) -> int:
     return wanted - len(names)
 
 
-def _give_up_if_too_few(tx: Transaction) -> None:
+def _give_up_if_too_few(tx: Transaction, why: str, last: str) -> None:
     """End a job that cannot go on without the replicas that it may no longer start."""
     minimum = tx.settings.policy.min_replicas
     if _num_left(tx.job) >= minimum:
         return
-    losses = recent_losses(tx.job, tx.settings, tx.now_s)
-    reason = (
-        f"the restart budget of {tx.settings.restart_budget} is spent and fewer than "
-        f"minReplicas={minimum} are left; last: {losses[-1].sentence}"
-    )
+    reason = f"{why} and fewer than minReplicas={minimum} are left; last: {last}"
     if not group.members(tx.job.membership) or is_kept(tx.job):
         lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.BUDGET_SPENT)
         return

@@ -13,6 +13,7 @@ from pliant.core.commands import Command
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
 from pliant.core.job.apart import Apartness
+from pliant.core.job.aside import AsideNodes
 from pliant.core.job.slowness import Slowness
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Timeouts
@@ -206,6 +207,9 @@ class Job:
 
     apart: Apartness = field(default_factory=Table)
     """Nodes that could not reach each other."""
+
+    aside: AsideNodes = field(default_factory=Table)
+    """Nodes where a start met a cause of the host: the next one is later."""
 
     replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
 

@@ -73,6 +73,10 @@ class DeviceError(Exception):
     """The lock of the device that this worker was to run on cannot be used."""
 
 
+class CertificateError(Exception):
+    """The certificate of this host cannot be used: its fault, and no script's."""
+
+
 class DeviceTakenError(DeviceError):
     """Another process uses it."""
 
@@ -209,8 +213,11 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
             _confine(assignment.device_name)
             watch = _watch(context, assignment)
             context.expect_session(watch)
-            if assignment.work.tls is not None:  # a fault in them ends the job before it trains
-                context.encrypt(TlsContexts.of(assignment.work.tls))
+            if assignment.work.tls is not None:
+                try:
+                    context.encrypt(TlsContexts.of(assignment.work.tls))
+                except ConfigError as error:
+                    raise CertificateError(str(error)) from error
             module, compiled = _stage(assignment, context.link)
             watch.open()
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
@@ -243,6 +250,9 @@ def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind
     if isinstance(error, StateCorruptError):
         _show(f"{error}\n")
         return EXIT_FAILED, ExitKind.CORRUPT, _shortened(str(error))
+    if isinstance(error, CertificateError):
+        _show(f"{error}\n")
+        return EXIT_FAILED, ExitKind.SHORT, str(error)
     if isinstance(error, DeviceError):
         _show(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
