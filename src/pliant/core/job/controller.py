@@ -115,9 +115,9 @@ def next_deadline_s(job: Job) -> float:
         return job.register_by_s
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
     due_s = min(due_s, *job.unheard_nodes.values(), NEVER)
-    moments = [one.again_at_s or NEVER for one in job.apart.values()]
-    moments += [one.again_at_s or NEVER for one in job.aside.values()]
-    again_s = min(moments, default=NEVER)
+    again_s = min((one.again_at_s or NEVER for one in job.apart.values()), default=NEVER)
+    aside_s = min((node.again_at_s or NEVER for node in job.aside.values()), default=NEVER)
+    again_s = min(again_s, aside_s)
     if job.stage is Stage.FINISHING:
         return due_s
     retry_s = job.membership.retry_at_s or NEVER
