@@ -73,7 +73,7 @@ def test_a_leader_that_fails_inside_the_session_after_the_last_step_is_told(
     tmp_path: Path,
 ) -> None:
     """The others had all done their part, so the job ended with 0; nothing was saved."""
-    words = ("--digest-file", tmp_path / "digests", "--leader-fails")
+    words = ("--digest-file", tmp_path / "digests", "--leader-fails", "end")
     with running(tmp_path, SCRIPT, *words, replicas=2, restarts=0, warm=True) as job:
         assert job.process.wait(100) == 1
         (ended,) = job.records("end_job")
@@ -81,6 +81,24 @@ def test_a_leader_that_fails_inside_the_session_after_the_last_step_is_told(
         "finished 12 steps; then r1 failed: OSError: no space left, before its script had ended: "
         "what the leader alone was to save then may be missing"
     )
+
+
+def test_a_failure_in_a_tail_that_the_script_catches_is_one_and_names_what_may_be_missing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "digests"
+    words = ("--digest-file", path, "--leader-fails", "tail")
+    with running(tmp_path, SCRIPT, *words, replicas=2, restarts=0, warm=True) as job:
+        assert job.process.wait(100) == 0
+        lasting = [one["text"] for one in job.records("note") if one.get("lasting")]
+        ends = {one["replica"]: one["detail"] for one in job.records("exited")}
+    assert lasting == [
+        "r1 failed in the tail of step 2, which it led: what the leader alone was to write there "
+        "may be missing"
+    ]
+    assert ends["r1"] == "OSError: no space left"
+    (line,) = lines_of(path)
+    assert (line["committed"], line["digest"]) == alone(tmp_path)
 
 
 def test_a_stop_in_a_step_that_is_committed_late_ends_the_job_after_it(tmp_path: Path) -> None:

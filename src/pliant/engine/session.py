@@ -190,6 +190,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._parts.look_for_cause(rest)
+        self._note_failure(rest[0] if rest else None)
         is_stopped = kind is SystemExit and self._training.is_stopped
         try:
             if (kind is None or is_stopped) and not self._is_closed:
@@ -433,6 +434,18 @@ class Session:
         if self._looked_at is None or self._looked_at[0] is not dataset:
             self._looked_at = dataset, words_of_samples(dataset, self._settings.seed)
         return self._looked_at[1]
+
+    def _note_failure(self, error: object) -> None:
+        """Tell what is left undone, and keep the failure in mind, which the script may catch."""
+        if self._context is None or not isinstance(error, Exception):
+            return
+        self._context.failure = error
+        if self._training.is_alone_in_tail:
+            self._parts.reporter.noted(
+                f"{self.replica} failed in the tail of step {self.committed - 1}, which it led: "
+                "what the leader alone was to write there may be missing",
+                lasting=True,
+            )
 
     def _leave_steps(self) -> None:
         if self._steps is not None:

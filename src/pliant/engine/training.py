@@ -146,6 +146,11 @@ class Training:
         """Whether this replica speaks for all."""
         return self.membership.leads if self.done is None else self.done.decision.is_leader
 
+    @property
+    def is_alone_in_tail(self) -> bool:
+        """Whether a tail is running that this replica leads, and in which the script has asked."""
+        return self.done is not None and self.leads and self._asked[0] == self.committed
+
     def ask_leader(self) -> bool:
         """Return it to the script, and take note of where that was."""
         in_tail, behind = self._asked

@@ -97,6 +97,8 @@ class WorkerContext:
         self.link = link
         self.session: Closable | None = None
         """What the script has opened; closed here if the script forgot to."""
+        self.failure: Exception | None = None
+        """What ended the session, if the script catches it."""
         self.ending: ExitKind | None = None
         """How the session says that this replica ends; None if it does not say."""
         self.watch: ScriptWatch | None = None
@@ -321,6 +323,8 @@ def _ended_well(context: WorkerContext, *, is_help: bool = False) -> tuple[int, 
         return 0, context.ending, ""
     if context.refusal is not None:
         return _refused(context, *context.refusal)
+    if context.failure is not None:  # which the script has caught
+        return EXIT_FAILED, ExitKind.SCRIPT, _shortened(script_errors.in_one_line(context.failure))
     if context.session is None and is_help:
         script = " ".join(context.assignment.work.command)
         return 0, ExitKind.EARLY, f"the script showed its help and ended: python {script}"
