@@ -89,7 +89,7 @@ def test_nobody_is_taken_in_whose_call_goes_to_another_step(
     joins = replace(header(0, voted=False), has_state=False), trains[1]._replace(total=40)
     between = joins[0], joins[1]._replace(total=0)
 
-    with pytest.raises(UsageError, match=r"r2 cannot join: its steps\(\) goes to step 40, the run"):
+    with pytest.raises(UsageError, match=r"its steps\(\) goes to step 40, the run"):
         met(joins, trains, monkeypatch)
     with pytest.raises(GroupBroken, match="r1 goes to step 40 instead of 240"):
         met(trains, joins, monkeypatch)

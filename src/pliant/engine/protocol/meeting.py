@@ -118,7 +118,7 @@ def _check_totals(
             continue
         name = order.replicas[rank]
         if rank == own:
-            raise UsageError(f"{name} cannot join: {another_total(its, total)}")
+            raise UsageError(another_total(its, total))
         raise GroupBroken(order.generation, f"{name} goes to step {its} instead of {total}")
 
 
