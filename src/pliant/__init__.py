@@ -14,16 +14,27 @@ if TYPE_CHECKING:
     from pliant.engine.data.randomness import seed
     from pliant.engine.replica.device_mesh import mesh
     from pliant.engine.session import Session
+    from pliant.engine.worker.once import once
 
 _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     **dict.fromkeys(("ConfigError", "PliantError", "UsageError"), "pliant.core.errors"),
     "Session": "pliant.engine.session",
     "mesh": "pliant.engine.replica.device_mesh",
+    "once": "pliant.engine.worker.once",
     "seed": "pliant.engine.data.randomness",
 }
 
-__all__ = ["Checkpoint", "ConfigError", "PliantError", "Session", "UsageError", "mesh", "seed"]
+__all__ = [
+    "Checkpoint",
+    "ConfigError",
+    "PliantError",
+    "Session",
+    "UsageError",
+    "mesh",
+    "once",
+    "seed",
+]
 
 
 def __getattr__(name: str) -> Any:

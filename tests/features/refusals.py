@@ -103,6 +103,11 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
 
 
+def once_within_itself() -> None:
+    with pliant.once("tokens"), pliant.once("tokens"):
+        pass
+
+
 def session(**changes: Any) -> pliant.Session:
     """Make a session that would work without these changes."""
     model = changes.get("model", network())
@@ -2373,6 +2378,27 @@ OTHERS = [
         when="a script does something else, or prepares its data for long",
         instead="`--session-timeout`, `spec.sessionTimeoutInSeconds`",
         proof=f"{OTHER}::test_who_makes_no_session_in_time_is_ended_wherever_it_is",
+    ),
+    Refusal(
+        sentence="the script has made no pliant.Session in 540 s and is at train.py, line 3: it "
+        "waits for pliant.once('tokens'), which r1 runs. If that needs longer, say so: "
+        "--session-timeout 2h",
+        when="another process prepares data for long",
+        instead="`--session-timeout`, `spec.sessionTimeoutInSeconds`",
+        proof=f"{OTHER}::test_who_waits_for_another_too_long_is_told_for_whom",
+    ),
+    Refusal(
+        sentence="pliant.once('tokens') failed on r1: OSError: the mirror is away; nothing was "
+        "prepared, so no replica goes on (train.py, line 3)",
+        when="the block of `pliant.once` raised in the process that ran it",
+        instead="a block that works; it runs again with `pliant resume`",
+        proof="tests/processes/test_once.py::test_a_block_that_fails_is_everybodys_failure",
+    ),
+    Refusal(
+        sentence="pliant.once('tokens') stands within itself; give each block its own name",
+        when="a block of `pliant.once` contains one of its name",
+        instead="another name",
+        script=once_within_itself,
     ),
     Refusal(
         sentence="the script ended without opening a pliant.Session; train inside `with "

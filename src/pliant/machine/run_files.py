@@ -53,6 +53,9 @@ CONDENSING_LOCK = "ledger.lock"
 INPUTS = "inputs"
 """Directory: what the script was, read and wrote, for each process that has run the job."""
 
+ONCE = "once"
+"""Directory: which blocks of ``pliant.once`` have ended, and who runs one."""
+
 LOGS = "logs"
 """Directory: what workers and fork servers print."""
 

@@ -13,6 +13,7 @@ from tests.processes.servant import Servant, fork_server
 
 from pliant.core.events import ExitKind
 from pliant.engine.worker import script_errors
+from pliant.machine.locks import locked
 from pliant.wire.messages import Ended, Noted, Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -368,6 +369,20 @@ def test_who_makes_no_session_in_time_is_ended_wherever_it_is(
     )
     assert "--session-timeout" in told
     assert said == f"ConfigError: {told}\n"
+
+
+def test_who_waits_for_another_too_long_is_told_for_whom(servant: Servant, tmp_path: Path) -> None:
+    text = "import pliant\nwith pliant.once('tokens'):\n    pass\n"
+    block = tmp_path / "out" / "once" / "tokens"
+    block.parent.mkdir(parents=True)
+    block.write_text("r7")
+    with locked(block):
+        _, _, messages = played(servant, tmp_path, text, session_s=0.1)
+
+    assert sentence(messages) == (
+        "the script has made no pliant.Session in 0.1 s and is at train.py, line 2: it waits for "
+        "pliant.once('tokens'), which r7 runs. If that needs longer, say so: --session-timeout 2h"
+    )
 
 
 def test_who_makes_it_in_time_may_take_its_time_afterwards(

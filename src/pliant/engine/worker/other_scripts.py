@@ -69,6 +69,8 @@ class ScriptWatch:
         self._has_stepped = False
         self._is_refused = False
         self._is_open = False
+        self.waits_for = ""
+        """What another process does that the script waits for, for people."""
 
     def open(self) -> None:
         """Begin to watch; what is loaded already is watched as what is loaded later."""
@@ -102,6 +104,12 @@ class ScriptWatch:
         place = script_files.place_of_call(frame)
         where = f" and is at {place}" if place is not None else ""
         limit = f"{self._limit_s:g} s"
+        if self.waits_for:
+            self._end(
+                f"the script has made no pliant.Session in {limit}{where}: it waits for "
+                f"{self.waits_for}. If that needs longer, say so: --session-timeout 2h"
+            )
+            return
         self._end(
             f"the script has made no pliant.Session in {limit}{where}. If it needs longer to get "
             f"there, say so: --session-timeout 2h; if it trains otherwise, {PAGE} shows what to "
