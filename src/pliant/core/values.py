@@ -44,6 +44,9 @@ FIRST_LINEAGE = Lineage(1)
 CHECKPOINT_PLACE = "checkpoint_place"
 """In the identity of a worker: the mark of where it keeps checkpoints."""
 
+DATASET_SAMPLES = "dataset_samples"
+"""In the identity of a worker: how many samples its dataset has."""
+
 KERNELS = "kernels"
 """In the identity of a worker: the instruction set of torch's kernels."""
 

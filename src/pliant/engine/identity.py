@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pliant.core.values import KERNELS, NUMERICS, SAMPLE, SCRIPT_MODULE
+from pliant.core.values import DATASET_SAMPLES, KERNELS, NUMERICS, SAMPLE, SCRIPT_MODULE
 from pliant.engine.data.loading import Schedule
 from pliant.engine.numerics import word_of_numerics
 from pliant.engine.reduce.buckets import Layout
@@ -54,7 +54,7 @@ def describe(
         ("num_slots", str(settings.num_slots)),
         ("global_batch_size", str(settings.global_batch_size)),
         ("micro_batch_size", str(settings.micro_batch_size)),
-        ("dataset_samples", str(num_samples)),
+        (DATASET_SAMPLES, str(num_samples)),
         ("shuffle", str(settings.shuffle)),
         ("drop_last", str(settings.drop_last)),
         *_order(schedule),

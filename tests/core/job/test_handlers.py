@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.events import NodeJoined, PublishAsked, Saved, Spare
+from pliant.core.commands import EndReplica
+from pliant.core.events import ExitKind, NodeJoined, PublishAsked, Saved, Spare
 from pliant.core.job import controller
-from pliant.core.job.handlers import difference, on_worker_event
-from pliant.core.job.state import Job, JobSettings
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.handlers import difference, has_more_samples, on_worker_event
+from pliant.core.job.state import Job, JobSettings, ReplicaState
+from pliant.core.job.transaction import Transaction, charge, is_spent
 from pliant.core.membership.transitions import Phase
+from pliant.core.policy.fields import Policy
 from pliant.core.values import Lineage, NodeId, ReplicaId
 
 SETTINGS = JobSettings()
@@ -120,3 +122,45 @@ def test_how_far_a_call_goes_must_be_as_in_the_run() -> None:
         "first step, on every replica alike. Load no snapshot of your own, for "
         "Session(checkpoint=...) keeps the run, and write a number that nothing changes meanwhile"
     )
+
+
+def test_failures_before_the_first_step_have_a_budget_of_their_own() -> None:
+    job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
+    tx = Transaction(job=job, now_s=1.0, settings=SETTINGS)
+
+    def lost(count: int) -> bool:
+        for _ in range(count):
+            charge(tx, ExitKind.SIGNAL, "r1 was killed")
+        return is_spent(tx)
+
+    assert not lost(SETTINGS.restart_budget)
+    assert lost(1)
+    tx.job = replace(tx.job, membership=replace(tx.job.membership, committed=3))
+    assert not is_spent(tx)
+    assert not lost(SETTINGS.restart_budget)
+    assert lost(1)
+
+
+def test_who_sees_more_samples_before_the_first_step_is_begun_with() -> None:
+    """Seen: a replica that began to read half a file had the one refused that saw all of it."""
+
+    def reads(name: str, count: str) -> Spare:
+        words = (("dataset_samples", count), ("seed", "1"))
+        return replace(spare(RUN), replica=ReplicaId(name), identity=words)
+
+    settings = replace(SETTINGS, policy=Policy(max_replicas=2))
+    job, _ = controller.begin(now_s=0.0, settings=settings)
+    for event in (
+        NodeJoined(node=NodeId("n1"), devices=2),
+        reads("r1", "1000"),
+        reads("r2", "20000"),
+    ):
+        job, ready = controller.step(job, event, now_s=1.0, settings=settings)
+
+    assert job.reference == reads("r2", "20000")
+    assert [one.replica for one in ready.commands if isinstance(one, EndReplica)] == ["r1"]
+    assert (job.replicas[ReplicaId("r2")].state, job.losses) == (ReplicaState.SPARE, ())
+    less = difference(reads("r3", "1000"), reads("r2", "20000"))
+    assert less is not None
+    assert less.startswith("its dataset_samples is 1000, the run has 20000; if the script writes")
+    assert not has_more_samples(reads("r3", "1000"), reads("r2", "20000"))

@@ -45,6 +45,7 @@ from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
 from pliant.core.values import (
     CHECKPOINT_PLACE,
+    DATASET_SAMPLES,
     KERNELS,
     NUMERICS,
     SAMPLE,
@@ -129,6 +130,8 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
             return False
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job = replace(tx.job, reference=event, start_by_s=wait_s)
+    elif not tx.job.membership.committed and has_more_samples(event, reference):
+        _begin_with_more(tx, event, reference)
     elif (why := difference(event, reference)) is not None:
         if why == ANOTHER_PLACE and tx.job.membership.recorded is None:  # so it is for all nodes
             lifecycle.end_job(tx, EXIT_USAGE, why, StageCause.INPUT_REFUSED)
@@ -157,6 +160,30 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
     return True
+
+
+def has_more_samples(spare: events.Spare, reference: events.Spare) -> bool:
+    """Whether a spare sees more of a dataset than the run, and all else is the same."""
+    here, there = dict(spare.identity), dict(reference.identity)
+    mine, its = (int(named.pop(DATASET_SAMPLES, "0")) for named in (here, there))
+    without = replace(spare, identity=tuple(here.items()))
+    return (
+        mine > its
+        and difference(without, replace(reference, identity=tuple(there.items()))) is None
+    )
+
+
+def _begin_with_more(tx: Transaction, event: events.Spare, reference: events.Spare) -> None:
+    """Start those again that have read less of the dataset than this one: it was not whole yet."""
+    mine, its = (dict(one.identity)[DATASET_SAMPLES] for one in (event, reference))
+    why = f"it saw {its} samples, and {event.replica} sees {mine}: {PREPARE}"
+    tx.job = replace(tx.job, reference=event)
+    known = (ReplicaState.SPARE, ReplicaState.TRAINING)
+    fewer = [name for name, one in tx.job.replicas.items() if one.state in known]
+    tx.notes.extend(f"{name} is started again: {why}" for name in fewer)
+    for name in fewer:
+        replicas.end(tx, name, ReplicaCause.LOST, why)
+    lifecycle.lose(tx, frozenset(fewer), events.ExitKind.SIGNAL, why)
 
 
 def _refuse(tx: Transaction, name: ReplicaId, node: NodeId, why: str) -> None:
@@ -259,6 +286,11 @@ UNLIKE_HOSTS = (
     "MKL_CBWR=COMPATIBLE and ONEDNN_MAX_CPU_ISA=AVX2 on all"
 )
 
+PREPARE = (
+    "if the script writes its data, let one process do that, in pliant.once (pliant docs "
+    "prepare-data)"
+)
+
 ANOTHER_FILE = "is another than the run's; give every host the same file"
 
 ANOTHER_SAMPLE = (
@@ -291,6 +323,7 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
             continue
         if not name.startswith((SCRIPT_MODULE, SAMPLE)):
             remedy = UNLIKE_HOSTS if name in (KERNELS, NUMERICS) else ""
+            remedy = f"; {PREPARE}" if name == DATASET_SAMPLES else remedy
             return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}{remedy}"
         if name in ours and name in theirs_:  # one that only some import need not be there
             return f"its {name} {ANOTHER_SAMPLE if name.startswith(SAMPLE) else ANOTHER_FILE}"

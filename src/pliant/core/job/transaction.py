@@ -96,9 +96,10 @@ def start_wait_s(tx: Transaction) -> float:
 
 
 def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
-    """Return the losses that count against the restart budget."""
+    """Return the losses that count against the restart budget: before the first step another."""
     old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
-    return tuple(x for x in job.losses if x.at_s > old_s or x.committed == committed)
+    alike = (x for x in job.losses if bool(x.committed) == bool(committed))
+    return tuple(x for x in alike if x.at_s > old_s or x.committed == committed)
 
 
 def is_spent(tx: Transaction) -> bool:
@@ -148,8 +149,10 @@ def charge(
         likeness=likeness,
         reached=reached,
     )
-    kept = (*tx.job.losses, loss)[-(tx.settings.restart_budget + 1) :]
+    other = [one for one in tx.job.losses if bool(one.committed) != bool(committed)]
+    alike = [one for one in tx.job.losses if bool(one.committed) == bool(committed)]
     was_spent = is_spent(tx)
+    kept = (*other, *[*alike, loss][-(tx.settings.restart_budget + 1) :])
     tx.job = replace(tx.job, losses=kept)
     if not was_spent and is_spent(tx):
         tx.notes.append(
