@@ -20,7 +20,7 @@ def test_import_pliant_does_not_import_torch() -> None:
 
     assert done.stdout.strip() == (
         "['Checkpoint', 'ConfigError', 'PliantError', 'Session', 'UsageError', 'mesh', "
-        "'once', 'seed']"
+        "'once', 'run_dir', 'seed']"
     )
 
 

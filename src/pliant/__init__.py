@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pliant.engine.replica.device_mesh import mesh
     from pliant.engine.session import Session
     from pliant.engine.worker.once import once
+    from pliant.engine.worker.run_places import run_dir
 
 _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
@@ -22,6 +23,7 @@ _PUBLIC_NAMES = {
     "Session": "pliant.engine.session",
     "mesh": "pliant.engine.replica.device_mesh",
     "once": "pliant.engine.worker.once",
+    "run_dir": "pliant.engine.worker.run_places",
     "seed": "pliant.engine.data.randomness",
 }
 
@@ -33,6 +35,7 @@ __all__ = [
     "UsageError",
     "mesh",
     "once",
+    "run_dir",
     "seed",
 ]
 

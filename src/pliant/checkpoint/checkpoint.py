@@ -34,6 +34,7 @@ from pliant.core.values import NO_CHECKPOINT, Found, FromCheckpoint, Lineage
 from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 from pliant.engine.worker.bootstrap import check_orders
+from pliant.engine.worker.run_places import place_of_job
 
 MAX_FOUND = 8
 """How many checkpoints a replica offers to go on from, newest first."""
@@ -108,8 +109,12 @@ class Checkpoint:
             max_unprotected_s=None if limit is None else limit.seconds,
         )
         self._path = os.fspath(path)
+        self._storage_options = options
         self._storage = open_storage(_absolute(self._path), options)
         self._second = None if copy_to is None else open_storage(_absolute(copy_to), options)
+        self._places = {"checkpoints": _absolute(self._path)}
+        if copy_to is not None:
+            self._places["copies"] = _absolute(copy_to)
         self._lease: JobLease | None = None
         self._writer: Writer | None = None
         self._channel: CheckpointChannel | None = None
@@ -132,6 +137,8 @@ class Checkpoint:
             ConfigError: another job holds it, or what is there is of another run.
         """
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
+        if facts.out:
+            self._take_places_of_job(facts, channel)
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
         self._channel = channel
         self._origin = Origin.of(facts, run=holder, place=self._path)
@@ -218,6 +225,29 @@ class Checkpoint:
             self._writer = None
         if self._lease is not None and is_over and has_ended:
             self._lease.release()
+
+    def _take_places_of_job(self, facts: Facts, channel: CheckpointChannel) -> None:
+        """Keep checkpoints where the first replica of the job does."""
+
+        def holds(place: str) -> bool:
+            with contextlib.suppress(OSError):
+                return bool(catalogue.listed(open_storage(place, self._storage_options)))
+            return False
+
+        for name, mine in self._places.items():
+            place = place_of_job(Path(facts.out), name, mine, facts.life, holds=holds)
+            if place == mine:
+                continue
+            storage = open_storage(place, self._storage_options)
+            if name == "copies":
+                self._second = storage
+            else:
+                self._storage = storage
+            channel.noted(
+                f"{name} go to {place}, as this run began, and not to {mine}: a place named by "
+                "time or process is another on every replica, and what the script itself writes "
+                "there is split; use pliant.run_dir() (pliant docs prepare-data)"
+            )
 
     def _open(self) -> Writer:
         if self._writer is None:

@@ -27,6 +27,8 @@ def facts_of(context: WorkerContext, identity: Named, settings: Named) -> Facts:
         command=_as_script(work.command),
         settings=settings,
         from_checkpoint=work.from_checkpoint,
+        out=work.out,
+        life=assignment.incarnation,
         is_follower=assignment.place > 0,
     )
 

@@ -34,6 +34,7 @@ from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import launched_together, worker_context
 from pliant.engine.worker.refusals_alone import meet_session
+from pliant.engine.worker.run_places import path_of_job
 
 _live: Session | None = None
 """The one session of this process that is open."""
@@ -359,15 +360,16 @@ class Session:
         model that is sharded or in stages every worker has to call it.
         """
         self._check_open()
+        path = path_of_job(Path(path))
         session_settings.check_saving(
             is_elastic=self._context is not None, has_begun=self._steps is not None
         )
         if self._parts.is_to_write(leads=self._training.leads):
-            self._parts.weights.write(Path(path))
+            self._parts.weights.write(path)
         else:  # those of earlier steps have been written, or are of no use any more
             now = self.committed
             unwritten = {one: count for one, count in self._unwritten.items() if count == now}
-            self._unwritten = unwritten | {Path(path): now}
+            self._unwritten = unwritten | {path: now}
 
     def open_log(self, path: str | os.PathLike[str]) -> StepLog:
         """Return a text file for tails: what is written in the tail of a step is there once.
@@ -387,7 +389,7 @@ class Session:
             ConfigError: the file was written by something else, or cannot be written.
         """
         self._check_open()
-        return self._parts.logs.open(Path(path), self._moment)
+        return self._parts.logs.open(path_of_job(Path(path)), self._moment)
 
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""

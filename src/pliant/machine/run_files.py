@@ -56,6 +56,12 @@ INPUTS = "inputs"
 ONCE = "once"
 """Directory: which blocks of ``pliant.once`` have ended, and who runs one."""
 
+OUTPUTS = "outputs"
+"""Directory: what scripts write to ``pliant.run_dir()``."""
+
+PLACES = "places"
+"""Directory: what the first replica named for what is one in a job, as its checkpoints."""
+
 LOGS = "logs"
 """Directory: what workers and fork servers print."""
 

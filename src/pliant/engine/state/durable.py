@@ -22,7 +22,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from pliant.core.errors import PliantError
-from pliant.core.values import Found, FromCheckpoint, Generation, Lineage
+from pliant.core.values import (
+    NO_INCARNATION,
+    Found,
+    FromCheckpoint,
+    Generation,
+    Incarnation,
+    Lineage,
+)
 from pliant.engine.local_tensors import TensorPart, is_sharded, part_of
 from pliant.engine.state.codec_memory import LARGE, Memory
 from pliant.engine.state.stream import TensorSpec
@@ -59,6 +66,12 @@ class Facts:
     """What the script gave its schedulers, by name."""
 
     from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
+
+    out: str = ""
+    """Directory of the run; empty: there is none."""
+
+    life: Incarnation = NO_INCARNATION
+    """Of its coordinator."""
 
     is_follower: bool = False
     """Whether another worker of this replica takes the place, and says what is there."""
