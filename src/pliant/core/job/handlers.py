@@ -139,14 +139,7 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         _refuse(tx, event.replica, replica.node, why)
         return False
     if replica.state is ReplicaState.STARTING:
-        ready = replace(replica, due_s=NEVER)
-        tx.move(event.replica, ready, ReplicaState.SPARE, ReplicaCause.READY)
-        if replica.node in tx.job.aside:
-            tx.job = replace(tx.job, aside=tx.job.aside.drop(replica.node))
-            tx.notes.append(f"node {replica.node} is no longer set aside: {event.replica} is ready")
-        if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
-            known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
-            tx.job = replace(tx.job, costs=known)
+        _has_started(tx, event.replica, replica)
     is_old = event.is_durable and event.replica in tx.job.outdated
     if is_old and tx.job.stage is Stage.STARTING:
         tx.job = replace(tx.job, looking=tx.job.looking | {event.replica})
@@ -160,6 +153,18 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
     return True
+
+
+def _has_started(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
+    """Take note that a process is ready, and what that says of its node and of costs."""
+    ready = replace(replica, due_s=NEVER)
+    tx.move(name, ready, ReplicaState.SPARE, ReplicaCause.READY)
+    if replica.node in tx.job.aside:
+        tx.job = replace(tx.job, aside=tx.job.aside.drop(replica.node))
+        tx.notes.append(f"node {replica.node} is no longer set aside: {name} is ready")
+    if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
+        known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
+        tx.job = replace(tx.job, costs=known)
 
 
 def has_more_samples(spare: events.Spare, reference: events.Spare) -> bool:
