@@ -56,9 +56,6 @@ _UPLINK = partial(
     suite=("tests/agent/test_uplink.py",),
 )
 _AGENT = partial(Fault, room="agent", path="agent.py", suite=("tests/conformance",))
-_SIMULATED = partial(
-    Fault, rule="1", room="simulate", path="controlled_job.py", suite=("tests/conformance",)
-)
 _WORKERS = partial(
     Fault,
     rule="R14",
@@ -163,28 +160,6 @@ SHELL_FAULTS = [
         what="what an agent says arrives in another order",
         old="        self._queue.append(message)\n",
         new="        self._queue.appendleft(message)\n",
-    ),
-    _SIMULATED(
-        what="of several simulated replicas the first alone prepares",
-        old="        for name in to:\n            if name in self.running:\n"
-        "                self.hear_event(events.Prepared(",
-        new="        for name in to[:1]:\n            if name in self.running:\n"
-        "                self.hear_event(events.Prepared(",
-    ),
-    _SIMULATED(
-        what="the end of a simulated replica is not reported",
-        old="        self.hear_event(events.Exited(replica=name, kind=kind))\n",
-        new="",
-    ),
-    _SIMULATED(
-        what="a simulated replica says that it is in the generation before",
-        old="events.Switched(replica=name, generation=order.generation,",
-        new="events.Switched(replica=name, generation=order.generation - 1,",
-    ),
-    _SIMULATED(
-        what="a step goes on of which a simulated replica has died",
-        old="        if kind is ExitKind.SIGNAL and self._step is not None:\n",
-        new="        if False:\n",
     ),
     Fault(
         rule="5.2",

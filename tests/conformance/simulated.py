@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.conformance.controlled_job import ControlledJob, ReplicaTimes
+
 from pliant.core.commands import EndReplica
 from pliant.core.events import (
     Broken,
@@ -24,7 +26,6 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.values import Incarnation, ReplicaId
-from pliant.simulate.controlled_job import ControlledJob, ReplicaTimes
 from pliant.simulate.event_queue import EventQueue
 from pliant.simulate.replay_core import CoreAlone
 from pliant.simulate.replay_player import Answer

@@ -4,7 +4,7 @@ Refresh after an intended change with ``pytest --rewrite`` and read the differen
 alone that says what is right.  Beside it a live coordinator plays them, with live agents whose
 workers are fakes, and so does the simulator's driver of single replicas.  Its quick way of whole
 clusters has no such events, and is held to that driver by
-``tests/simulate/test_controlled_job.py``.
+``tests/conformance/test_controlled_job.py``.
 """
 
 from __future__ import annotations

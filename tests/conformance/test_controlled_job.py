@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conformance.controlled_job import NODE, ControlledJob, ReplicaTimes
 from tests.simulate.worlds import changes, cluster, job, simulated
 
 from pliant.core.events import DrainRequested, NodeJoined, Offered
@@ -12,7 +13,6 @@ from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.costs import share
 from pliant.core.policy.decide import Policy
-from pliant.simulate.controlled_job import NODE, ControlledJob, ReplicaTimes
 from pliant.simulate.event_queue import EventQueue
 from pliant.simulate.resize_costs import IN_PLACE
 from pliant.simulate.training_run import TrainingRun
