@@ -23,6 +23,7 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
+from tests.observe.whole_log import explained_of
 from tests.pool.test_driver import World, some
 
 from pliant.cli import screens
@@ -31,7 +32,6 @@ from pliant.cli.terminal import PlainConsole
 from pliant.cli.top import pool_panel
 from pliant.cli.view import LiveView
 from pliant.machine import run_files
-from pliant.observe.explain import explained_of
 from pliant.observe.log import Record
 from pliant.observe.run_index import RunOutcome
 from pliant.observe.runs import KnownRun, how_to_go_on, status_of

@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from tests.observe.story import Story
+from tests.observe.whole_log import explained_of
 
 import pliant.cli
 from pliant.cli import pool_commands
@@ -28,7 +29,6 @@ from pliant.cli.screens import decisions_table, job_panel, moves_table, step_lin
 from pliant.cli.terminal import PlainConsole, complain
 from pliant.cli.top import pool_panel
 from pliant.cli.view import JsonView, LiveView, PlainView
-from pliant.observe.explain import explained_of
 from pliant.observe.pool_history import moves_of
 from pliant.observe.status import board_of
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.observe.story import Story, eventful
+from tests.observe.whole_log import explained_of
 
 from pliant.cli.screens import audit_text, decisions_table, job_panel, stalled_line
 from pliant.cli.view import LiveView, PlainView, view_for
 from pliant.observe.audit import Audit
-from pliant.observe.explain import explained_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.status import board_of
 

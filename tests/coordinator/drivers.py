@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.coordinator.register_file import RegisterFile
+
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.register import RegisterFile
 from pliant.core.job.state import JobSettings
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.coordinator.register_file import RegisterFile
 
 from pliant.coordinator import driver as driver_module
 from pliant.coordinator import held_log
@@ -23,7 +24,6 @@ from pliant.coordinator import nodes as nodes_module
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.inbox import Inbox
 from pliant.coordinator.note_log import NoteLog
-from pliant.coordinator.register import RegisterFile
 from pliant.coordinator.register_places import LockedFile
 from pliant.core.commands import (
     Command,

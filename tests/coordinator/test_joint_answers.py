@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.coordinator.register_file import RegisterFile
+
 from pliant.coordinator.held_core import HeldCore
 from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.joint_answers import HeardTogether, JointAnswers
 from pliant.coordinator.nodes import JobNodes
-from pliant.coordinator.register import HeldRegister, RegisterFile
+from pliant.coordinator.register import HeldRegister
 from pliant.core.commands import Command, Reform, Switch
 from pliant.core.events import (
     Event,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from tests.coordinator.register_file import RegisterFile
 
 from pliant.coordinator import register as register_module
-from pliant.coordinator.register import HeldRegister, RegisterFile, StoredRegister
+from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.coordinator.register_places import LockedFile
 from pliant.core.errors import ConfigError, ConflictError, PermanentError, RegisterGoneError
 from pliant.core.values import (

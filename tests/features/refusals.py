@@ -1788,7 +1788,8 @@ TOGETHER = [
     Refusal(
         sentence="this replica would empty log.csv, which the run has written before it came; let "
         "one replica write it: `if session.leader:` in the tail of a step, session.open_log(path) "
-        'for rows, session.save(path) for weights, or add to it, open(path, "a")',
+        'for rows, session.save(path) for weights, pliant.once("name") for what is prepared, or '
+        'add to it, open(path, "a")',
         when="the script opens a file with `w`, removes or replaces one, or a directory, that the "
         "run it joins has written",
         instead="one writer, or mode `a`; the run goes on without that replica",

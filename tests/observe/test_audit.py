@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import tracemalloc
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,21 @@ from hypothesis import strategies as st
 from pliant.core.step import order
 from pliant.observe import audit as audit_module
 from pliant.observe import parts
-from pliant.observe.audit import Audit, audit_of, audit_run
+from pliant.observe.audit import Audit, _audit, audit_run
 from pliant.observe.audit_plan import AuditPlan, plan_of
 from pliant.observe.carried import Carried
-from pliant.observe.ledgers import LedgerFile, ledgers_in
+from pliant.observe.ledgers import GivenLedger, LedgerFile, ledgers_in
 from pliant.observe.log import EventLog
 from pliant.observe.reading import only
+
+
+def audit_of(
+    ledgers: Mapping[str, Iterable[dict[str, Any]]], plan: AuditPlan | None, *, first_step: int = 0
+) -> Audit:
+    """Audit the lines of all replicas; the result does not depend on their order."""
+    given = [GivenLedger(replica, list(lines)) for replica, lines in ledgers.items()]
+    return _audit(given, plan, first_step)
+
 
 Line = dict[str, Any]
 

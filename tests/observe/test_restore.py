@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.observe.story import Story
+from tests.observe.whole_log import explained_of
 
-from pliant.observe.explain import explained_of
 from pliant.observe.prose import line, resize_line
 from pliant.observe.status import Board, board_of
 from pliant.observe.timeline import ResizeKind

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.story import Story, eventful
+from tests.observe.whole_log import explained_of
 
-from pliant.observe.explain import explained_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.prose import line, pause, resize_line
 from pliant.observe.status import Board, board_of

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.coordinator.register_file import RegisterFile
 
-from pliant.coordinator.register import RegisterFile
 from pliant.core.errors import ConfigError
 from pliant.core.values import Generation, Incarnation, Lineage, Register
 from pliant.machine import run_files

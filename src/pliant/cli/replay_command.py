@@ -17,8 +17,7 @@ import typer
 
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
-from pliant.cli.replay_pool import pool_scenario, show_pool
-from pliant.cli.replay_printing import print_account
+from pliant.cli.replay_pool import pool_scenario, print_account, show_pool
 from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError

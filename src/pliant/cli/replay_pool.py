@@ -11,9 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pliant.cli.printing import say
-from pliant.cli.replay_printing import print_account
+from pliant.cli.printing import print_json, say
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.simulate.pool_replay import PoolStep, pool_replayed
 from pliant.simulate.pool_scenario import scenario_of_pool
 from pliant.simulate.pool_telling import (
@@ -22,6 +22,7 @@ from pliant.simulate.pool_telling import (
     lines_of_pool,
 )
 from pliant.simulate.replay_scenario import Scenario, title_of
+from pliant.simulate.replay_telling import Account
 
 
 def show_pool(log: Path, shows: Callable[[PoolStep], bool], *, as_json: bool) -> int:
@@ -49,3 +50,14 @@ def pool_scenario(log: Path, moment: Callable[[float], float | None]) -> Scenari
         raise ConfigError(f"{log} is empty; no scenario can be made of it")
     title = title_of(log.name, first.place, version("pliant"))
     return scenario_of_pool(chain([first], steps), title=title, around_at=moment(first.place.at))
+
+
+def print_account(
+    log: Path, shown: list[dict[str, Any]], account: Account | PoolAccount, *, as_json: bool
+) -> int:
+    """Print the sum of a replay, as JSON with the turns before it; return the exit code."""
+    if as_json:
+        print_json({"log": str(log), "turns": shown, **account.as_json()})
+    else:
+        say(account.sentence)
+    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED

@@ -23,12 +23,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pliant.coordinator.register_places import LockedFile, RegisterPlace
+from pliant.coordinator.register_places import RegisterPlace
 from pliant.core.errors import (
     ConfigError,
     ConflictError,
@@ -178,13 +177,6 @@ class StoredRegister:
 
 def _digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-class RegisterFile(StoredRegister):
-    """A register in one file below a lock."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(LockedFile(path))
 
 
 @lru_cache(maxsize=2)  # what is looked at every two seconds is mostly what was there before

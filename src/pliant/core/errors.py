@@ -81,7 +81,3 @@ class TransientError(PliantError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-
-
-class ResizeAborted(PliantError):  # noqa: N818 - an outcome that has a name of its own
-    """The resize cannot be done in place; a restart is the way out."""

@@ -178,9 +178,6 @@ class StepLog(io.TextIOBase):
         """Append what the file lacks, if this replica leads; else keep it while it may be needed.
 
         Between two steps, on every replica.
-
-        Raises:
-            OSError: the file cannot be written.
         """
         if not self._is_writer:
             return
@@ -282,11 +279,7 @@ class StepLogs:
         """See ``Life``."""
 
     def open(self, path: Path, moment: Callable[[], Moment | None]) -> StepLog:
-        """Return the log of a file; the same one for the same file.
-
-        Raises:
-            ConfigError: the file holds what no step log wrote, or cannot be there.
-        """
+        """Return the log of a file; the same one for the same file."""
         path = Path(os.path.abspath(path))  # noqa: PTH100  links stay as they are
         if path not in self._logs:
             self._logs[path] = StepLog(

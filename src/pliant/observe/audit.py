@@ -48,7 +48,6 @@ from pliant.observe.condensed import Condensed, read_condensed
 from pliant.observe.ledgers import (
     BEFORE_ALL,
     END,
-    GivenLedger,
     Key,
     Ledger,
     LedgerFile,
@@ -180,14 +179,6 @@ def unreadable(ledger: LedgerFile) -> str:
     if not ledger.skipped:
         return ""
     return f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
-
-
-def audit_of(
-    ledgers: Mapping[str, Iterable[Record]], plan: AuditPlan | None, *, first_step: int = 0
-) -> Audit:
-    """Audit the lines of all replicas; the result does not depend on their order."""
-    given = [GivenLedger(replica, list(lines)) for replica, lines in ledgers.items()]
-    return _audit(given, plan, first_step)
 
 
 def _audit(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pliant.observe.log import Record, seconds, whole
@@ -85,11 +84,3 @@ class Explained:
         if last and (last.target_replicas, last.reason) == (target, decision.reason):
             decision = replace(decision, at=self.decisions.pop().at)
         self.decisions.append(decision)
-
-
-def explained_of(records: Iterable[Record]) -> Explained:
-    """Feed a whole log."""
-    explained = Explained()
-    for record in records:
-        explained.add(record)
-    return explained

@@ -46,7 +46,8 @@ MAX_DIGESTED_BYTES = 256 << 20
 
 INSTEAD = (
     "let one replica write it: `if session.leader:` in the tail of a step, session.open_log(path) "
-    'for rows, session.save(path) for weights, or add to it, open(path, "a")'
+    'for rows, session.save(path) for weights, pliant.once("name") for what is prepared, or add to '
+    'it, open(path, "a")'
 )
 
 NOBODY = ""
