@@ -197,6 +197,8 @@ def test_what_a_job_or_a_pool_answers_is_printed_as_it_is(
             return of_pool(text) | {"reason": text}
 
     monkeypatch.setattr(pool_commands, "pool_caller", lambda _: Answering())
+    monkeypatch.setattr(pool_commands, "any_pool", lambda *_: None)
+    monkeypatch.setattr(pool_commands, "Caller", lambda _: Answering())
 
     assert code_of(["pool", "status"]) == 0
     assert code_of(["pool", "uncordon", "0"]) == 0

@@ -80,14 +80,14 @@ def test_an_error_of_the_dataset_comes_out_as_it_is(num_workers: int) -> None:
 
 
 def test_the_length_of_the_dataset_is_part_of_a_runs_identity() -> None:
-    identity = dict(train(Numbers(5), 0)._parts.identity())
+    identity = dict(train(Numbers(5), 1)._parts.identity())
 
     assert identity["dataset_samples"] == "5"
 
 
 def test_what_a_sampler_draws_is_part_of_a_runs_identity() -> None:
     def identity(**arguments: Any) -> dict[str, str]:
-        return dict(train(Numbers(9), 0, **arguments)._parts.identity())
+        return dict(train(Numbers(9), 1, **arguments)._parts.identity())
 
     plain, one, other = (
         identity(**arguments)

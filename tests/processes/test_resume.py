@@ -118,7 +118,7 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     resumed = pliant(home, "run", "--resume", "--max", "3", "train.py", "40")
     assert resumed.returncode == 0, resumed.stderr
     assert digest_of(resumed.stdout) == digest_of(alone.stdout)
-    assert "; train: finished after 40 steps" in pliant(home, "status").stderr
+    assert "finished" in pliant(home, "status").stdout.splitlines()[0]
     (known,) = json.loads(pliant(home, "ls", "--json").stdout)["runs"]
     assert (known["state"], known["lives"], known["go_on"]) == ("finished", 2, None)
     audit = json.loads(pliant(home, "audit", "--json", "--out", "runs/train").stdout)
@@ -171,7 +171,7 @@ def test_a_terminal_that_is_closed_saves_the_run(home: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
     status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
     assert status["checkpoint"]["committed"] == status["step"] > 0
-    assert "(pliant resume train)" in pliant(home, "status").stderr
+    assert "to go on: pliant resume train" in pliant(home, "status").stdout
 
 
 def on_a_small_disk(home: Path, *, cwd: str, kept: str) -> subprocess.CompletedProcess[str]:

@@ -173,7 +173,7 @@ def _obstacle(alone: Trace) -> str:
     if alone.fault:
         return f"the script fails alone: {alone.fault}"
     if (began := alone.began) is None:
-        return "the script makes no pliant.Session; see docs/howto/bring-your-script.md"
+        return "the script makes no pliant.Session; see pliant docs bring-your-script"
     if alone.committed < FEWEST_STEPS:
         some = counted(alone.committed, "step")
         return f"the script trains {some}, and a change in the middle needs {FEWEST_STEPS}"

@@ -20,6 +20,11 @@ class Refusal(PliantError):  # noqa: N818 - what it is, and a base only
         super().__init__(*said)
         Refusal.heard(type(self).__name__, str(self))
 
+    @classmethod
+    def tell(cls, heard: Callable[[str, str], None]) -> None:
+        """Call this with each from now on."""
+        cls.heard = heard
+
 
 class ConfigError(Refusal, ValueError):
     """A setting is missing, out of range or contradicts another: the user's to fix, not retried."""

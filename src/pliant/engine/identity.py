@@ -6,6 +6,7 @@ values named.  Must not know who compares it, nor the model: its layout has a di
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -106,7 +107,8 @@ def describe_schedules(schedulers: Sequence[Any]) -> tuple[tuple[str, str], ...]
         found |= _leaves(f"schedule {which}: ", scheduler.state_dict())
         for index, function in enumerate(getattr(scheduler, "lr_lambdas", ())):
             with suppress(Exception):  # of the script, which may allow no such step
-                values = ", ".join(f"{function(step):g}" for step in SHOWN_STEPS)
+                asked = copy.deepcopy(function)  # an object may count its calls; else the same
+                values = ", ".join(f"{asked(step):g}" for step in SHOWN_STEPS)
                 found[f"schedule {which}: function {index} at steps {SHOWN_STEPS}"] = values
     return tuple(found.items())
 

@@ -195,7 +195,7 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
     context = WorkerContext(assignment, link)
     set_context(context)
     link.start()
-    Refusal.heard = context.hear_refusal
+    Refusal.tell(context.hear_refusal)
     code = EXIT_FAILED
     try:
         code, kind, detail = _play(context, assignment)

@@ -72,6 +72,10 @@ class ScriptWatch:
         self.waits_for = ""
         """What another process does that the script waits for, for people."""
 
+    def wait_for(self, what: str) -> None:
+        """Say for what another process does the script waits; empty: for nothing any more."""
+        self.waits_for = what
+
     def open(self) -> None:
         """Begin to watch; what is loaded already is watched as what is loaded later."""
         self._is_open = True

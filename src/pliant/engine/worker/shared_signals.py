@@ -7,6 +7,7 @@ and what a script starts gets the signals as ever.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -32,11 +33,12 @@ def tell_children_apart() -> None:
         return
     set_torch_handlers = torch_signals._set_worker_signal_handlers  # noqa: SLF001  # no other way in
 
+    @functools.wraps(set_torch_handlers)  # else the script's modules look as if they knew pliant
     def set_handlers(*args: Any) -> None:
         set_torch_handlers(*args)  # of SIGTERM as well
         leave_to_run()
 
-    torch_signals._set_worker_signal_handlers = set_handlers  # noqa: SLF001
+    setattr(torch_signals, set_torch_handlers.__name__, set_handlers)
 
 
 def _leave(_number: int, _frame: object) -> None:
