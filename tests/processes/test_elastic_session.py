@@ -292,6 +292,8 @@ def test_a_joiner_with_another_model_is_refused_and_nobody_notices(tmp_path: Pat
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2")
         kill(job, "r2")
+        job.wait_for(lambda: job.records("dismiss"), "r3 is dismissed")
+        scale(job, 2)  # the next would differ as well, so it is started when somebody says so
         wait_for_members(job, "r1", "r4")
 
     outcome = run_until_over(tmp_path, "gpt", play, replicas=2, arguments=("--misfit", "r3"))

@@ -18,7 +18,7 @@ from pliant.wire.messages import Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
-PAGE = Path(__file__).resolve().parents[3] / customs.PAGE
+PAGE = Path(__file__).resolve().parents[3] / "docs/howto/bring-your-script.md"
 SECTIONS = ["a plain loop", "torchrun", "a Trainer of Hugging Face", "Lightning", "Accelerate"]
 NEEDS = {"a Trainer of Hugging Face": "transformers", "Lightning": "lightning"}
 REAL = {**NEEDS, "Accelerate": "accelerate"}

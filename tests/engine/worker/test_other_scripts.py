@@ -238,7 +238,8 @@ def test_a_script_with_a_session_may_read_make_and_step_what_it_likes_before(
     )
 
     assert (code, said) == (0, "made a session\n")
-    (note,) = [one.text for one in messages if isinstance(one, Noted)]
+    of_rank, note = [one.text for one in messages if isinstance(one, Noted)]
+    assert "RANK" in of_rank
     assert note.startswith(
         "the script steps SGD outside of a pliant.Session, which it has not made"
     )

@@ -128,7 +128,8 @@ class WorkerContext:
         self.watch = watch
 
     def meet_session(self) -> None:
-        """Take note that the script makes a session: it was written for one."""
+        """Take note that the script makes a session: it was written for one, whatever it tried."""
+        self.refusal = None
         if self.watch is not None:
             self.watch.close()
 
