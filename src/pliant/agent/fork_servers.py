@@ -44,6 +44,7 @@ class ForkServers:
         self._launcher: Launcher | None = None
         self._dead: list[Launcher] = []
         self._lives = 0
+        self._is_guarding = False
 
     @property
     def may_start(self) -> bool:
@@ -64,11 +65,15 @@ class ForkServers:
             cwd=Path(work.cwd),
             log=Path(work.out) / run_files.LOGS / "forkserver.log",
         )
-        if self._config.guarded:
+        if self._is_guarding:
             self.guard()
 
     def guard(self) -> None:
-        """Tell the server which files to remove if this process is killed."""
+        """Tell the server, and each after it, which files to remove if this process is killed.
+
+        Once they are there: what lies there before may be another's.
+        """
+        self._is_guarding = True
         self.ask(launch.GuardFiles(paths=tuple(map(str, self._config.guarded))))
 
     def ask(self, request: launch.Request, fds: Sequence[int] = ()) -> None:

@@ -148,6 +148,7 @@ async def _live_in_pool(
         observer=observer,
         on_offer=tenant.pushed,
     ) as host:
+        agent.guard()
         with tenant.life(host, agent):
             try:
                 serving = agent.serve(always_at(host.url), token)
