@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from pliant.core.errors import ConfigError
+from pliant.engine import step_log
 from pliant.engine.step_log import BEFORE, LOOK_AFTER, Life, Moment, StepLog
 
 
@@ -156,3 +158,16 @@ def test_a_replica_that_never_leads_keeps_few_rows(path: Path) -> None:
 
     assert len(other.log._rows) <= LOOK_AFTER + 1
     assert len(rows(path)) == 2 * LOOK_AFTER + 1
+
+
+def test_a_leader_does_not_wait_for_ever_for_one_that_was_stopped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_log, "WAIT_S", 0.05)
+    replica = Replica(path)
+    replica.tail(0)
+
+    with path.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"log\.csv for 0\.05 s"):
+            replica.tail(1)

@@ -19,13 +19,14 @@ import io
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from pliant.core.errors import ConfigError
 from pliant.machine.files import replace_file
-from pliant.machine.locks import lock
+from pliant.machine.locks import WAIT_S, lock
 
 LOOK_AFTER = 256
 """Steps whose rows a replica keeps until it looks which of them the leaders have appended."""
@@ -192,7 +193,7 @@ class StepLog(io.TextIOBase):
     def _append(self, life: Life) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            lock(fd, within_s=None)  # of a leader that was cut off, and does not know it yet
+            self._lock(fd)
             found = self._take_over(fd, life)
             if found is None:
                 self._rows.clear()
@@ -210,6 +211,14 @@ class StepLog(io.TextIOBase):
             self._rows.clear()
         finally:
             os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        """Keep off a leader that was cut off and does not know it yet."""
+        is_ours = True
+        with suppress(OSError):  # a file system without locks: nothing to wait for
+            is_ours = lock(fd, within_s=WAIT_S)
+        if not is_ours:
+            raise TimeoutError(f"another process has held the lock of {self.path} for {WAIT_S:g} s")
 
     def _take_over(self, fd: int, life: Life) -> tuple[Moment, int] | None:
         """Make file and index fit to append to; return the last moment and the size of the file.
