@@ -8,15 +8,19 @@ PYTEST := $(PY) -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=
 
 # Slow tests wait for processes: one of three workers has them at first, the others what computes.
-DEFAULT := -n 3 --dist worksteal -m "not soak and not frameworks"
+WORKERS := -n 3 --dist worksteal
+QUICK := $(WORKERS) -m "not slow and not soak and not frameworks"
+DEFAULT := $(WORKERS) -m "not soak and not frameworks"
 
-.PHONY: demo test test-with lint soak fuzz chaos frameworks clean
+.PHONY: demo test quick verify durations test-with lint soak fuzz chaos frameworks clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then watch a run grow, shrink, lose a replica and end bit-identical"
-	@echo "make test    set up, then lint, types, contracts and every default test (under 20 minutes)"
-	@echo "make test-with   the default tests with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
+	@echo "make test    set up, then lint, types, contracts and all quick tests, of each mechanism one (under 8 minutes)"
+	@echo "make verify  the slow ones too: before a change is done (under 25 minutes)"
+	@echo "make durations   make verify, and record in tests/durations.txt what each test took: over 2 seconds is slow"
+	@echo "make test-with   what make verify runs, with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
 	@echo "make soak    long randomised runs; SEED=n repeats one"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make chaos   a thousand faults on four hosts in one run, 90 minutes at most; needs root; FAULTS=n as many, SEED=n repeats one"
@@ -34,8 +38,18 @@ lint: $(READY)
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 
-test: lint
+# Beside each other: types are checked by one process, and tests wait.
+test: $(READY)
+	@$(MAKE) --no-print-directory -j2 lint quick
+
+quick: $(READY)
+	$(PYTEST) $(QUICK)
+
+verify: lint
 	$(PYTEST) $(DEFAULT)
+
+durations: $(READY)
+	$(PYTEST) $(DEFAULT) --durations-to tests/durations.txt
 
 # Each pair of versions has an environment of its own, 5 GB.
 test-with: TORCH ?= 2.11.0

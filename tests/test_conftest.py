@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests import conftest
+from tests import conftest, tiers
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -74,14 +74,54 @@ def test_a_run_that_is_told_to_end_ends_what_its_tests_have_started(tmp_path: Pa
     assert code == pytest.ExitCode.INTERRUPTED
 
 
-@pytest.mark.parametrize("drawn", [(90, None, 240, 90), (None, 240, 90, None)])
-def test_what_may_take_longest_runs_first(drawn: tuple[int | None, ...]) -> None:
-    marks = [limit and pytest.mark.timeout(limit).mark for limit in drawn]
-    items: list[Any] = [SimpleNamespace(get_closest_marker=lambda _, m=m: m) for m in marks]
-    equal = [item for item, limit in zip(items, drawn, strict=True) if drawn.count(limit) > 1]
+def test_what_may_take_longest_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "read_durations", lambda: {"known": 10.0, "quick": 0.5})
+    limits = {"new": 40, "known": 20, "quick": 90, "patient": 240, "other": None, "third": 40}
+    items: list[Any] = [
+        SimpleNamespace(
+            nodeid=name,
+            add_marker=lambda _: None,
+            get_closest_marker=lambda _, s=limit: s and pytest.mark.timeout(s).mark,
+        )
+        for name, limit in limits.items()
+    ]
 
     conftest.pytest_collection_modifyitems(items)
 
-    limits = [mark.args[0] if (mark := item.get_closest_marker("")) else 0 for item in items]
-    assert limits == sorted(limits, reverse=True)
-    assert [item for item in items if item in equal] == equal
+    order = [item.nodeid for item in items]
+    assert order == ["patient", "known", "new", "third", "quick", "other"]
+
+
+def test_only_the_quickest_case_of_a_mechanism_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tiers, "tests_of_mechanisms", lambda: {"a kill": "tests/test_a.py::test_kill"}
+    )
+    took_s = {
+        "tests/test_a.py::test_kill[early]": 9.0,
+        "tests/test_a.py::test_kill[late]": 7.0,
+        "tests/test_a.py::test_kill[never]": 1.0,
+        "tests/test_a.py::test_other": 2.5,
+        "tests/test_house.py::test_rule": 6.0,
+    }
+    nodes = [*took_s, "tests/test_a.py::test_new"]
+
+    assert tiers.slow_tests(nodes, took_s) == {
+        *("tests/test_a.py::test_kill[early]", "tests/test_a.py::test_kill[late]"),
+        "tests/test_a.py::test_other",
+    }
+
+
+def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "durations.txt"
+
+    tiers.write_durations({"tests/a.py::t[x y]": 3.25, "tests/a.py::quick": 0.1}, path)
+
+    assert tiers.read_durations(path) == {"tests/a.py::t[x y]": 3.2}
+    assert tiers.read_durations(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(("mechanism", "test"), sorted(tiers.tests_of_mechanisms().items()))
+def test_each_mechanism_names_a_test_that_is_there(mechanism: str, test: str) -> None:
+    path, function = test.split("::")
+
+    assert f"def {function}(" in (tiers.TESTS.parent / path).read_text(), mechanism
