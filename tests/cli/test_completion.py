@@ -20,7 +20,7 @@ from tests.observe.test_runs import begun
 from pliant.cli import names
 from pliant.cli.completion import MARK, SHELLS, CompletionPlaces
 from pliant.cli.main import code_of
-from pliant.machine.discovery import StateDirectory
+from pliant.machine.registry import StateDirectory
 
 Captured = pytest.CaptureFixture[str]
 

@@ -21,8 +21,8 @@ from tests.observe.test_audit import steps
 from pliant.cli import screens
 from pliant.cli.main import code_of
 from pliant.cli.run_list import runs_table
-from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.processes import ProcessMark
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.observe import prose
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of

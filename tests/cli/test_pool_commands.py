@@ -15,7 +15,7 @@ from tests.observe.test_pool_usage import Story
 from pliant.cli.main import code_of
 from pliant.cli.screens import moves_table
 from pliant.cli.top import pool_panel
-from pliant.machine.discovery import RuntimeFiles, StateDirectory
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.observe.pool_history import Move
 
 

@@ -13,8 +13,8 @@ from tests.observe.test_runs import begun
 from pliant.cli.main import code_of
 from pliant.cli.run_list import SHOWN, last_words, runs_table
 from pliant.cli.terminal import PlainConsole
-from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.processes import ProcessMark
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.observe.run_index import RunIndex, RunOutcome
 from pliant.observe.runs import find_resumable, known_runs
 

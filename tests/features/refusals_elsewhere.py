@@ -23,8 +23,8 @@ from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.open import open_storage
 from pliant.cli.device_arguments import number_of
-from pliant.machine import granted_locks, shared_pools
-from pliant.machine.discovery import RuntimeFiles, StateDirectory
+from pliant.machine import granted_locks, registry
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.pool.admin import PoolAdmin
 from pliant.run import background, pool_host, run_directory
 from pliant.run.pool_beginning import _named
@@ -148,9 +148,9 @@ def below_a_file() -> None:
 def open_to_all() -> None:
     place = Path("ml")
     granted_locks.make_entered(place, os.getegid())
-    with shared_pools.listen(place, os.getegid(), waiting=1):
+    with registry.listen(place, os.getegid(), waiting=1):
         place.chmod(0o777)
-        shared_pools.shared_pool("ml", Path())
+        registry.shared_pool("ml", Path())
 
 
 def no_place() -> None:
@@ -536,14 +536,14 @@ JOBS = [
         "place in --join",
         when="a command with `--join` finds nobody at the place",
         instead="the coordinator's command again; `pliant doctor --join`",
-        proof="tests/cli/test_elsewhere.py::test_nobody_at_the_place_is_one_sentence",
+        proof="tests/cli/test_which_job.py::test_nobody_at_the_place_is_one_sentence",
     ),
     Refusal(
         sentence="gpu1.invalid is not known on this host: Name or service not known; give --join "
         "its address",
         when="a command with `--join` names a host that cannot be looked up here",
         instead="the address of the coordinator's `--listen`",
-        proof="tests/cli/test_elsewhere.py::"
+        proof="tests/cli/test_which_job.py::"
         "test_a_name_that_is_not_known_here_says_nothing_of_the_job",
     ),
     Refusal(
@@ -1221,13 +1221,13 @@ SHARED = [
         sentence="d ... /socket is too long for a socket; at most 107 bytes",
         when="the path of a pool is too long",
         instead="a shorter `PLIANT_SHARED_POOLS` or `--name`",
-        script=lambda: shared_pools.listen(Path("d" * 150), os.getegid(), waiting=1),
+        script=lambda: registry.listen(Path("d" * 150), os.getegid(), waiting=1),
     ),
     Refusal(
         sentence="cannot listen at gone/socket: No such file or directory",
         when="the socket of a pool cannot be made",
         instead="what the sentence says",
-        script=lambda: shared_pools.listen(Path("gone"), os.getegid(), waiting=1),
+        script=lambda: registry.listen(Path("gone"), os.getegid(), waiting=1),
     ),
     Refusal(
         sentence="only cy, whose pool it is, and root may do this; you are bob",

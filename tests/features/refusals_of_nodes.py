@@ -455,7 +455,7 @@ NODES = [
         "coordinator's --out, or a copy of it",
         when="a command or an agent comes with a token that is not the job's",
         instead="`--token-file` with a copy of the coordinator's",
-        proof="tests/cli/test_elsewhere.py::test_a_wrong_token_is_one_sentence",
+        proof="tests/cli/test_which_job.py::test_a_wrong_token_is_one_sentence",
     ),
     Refusal(
         sentence="the job whose register is register.json has another token: give this host the "

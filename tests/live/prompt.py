@@ -19,8 +19,7 @@ from tests.live.stage import FORKED_PLIANT, Program, Stage, stage
 
 from pliant.core.errors import ConfigError
 from pliant.http.client import Caller
-from pliant.machine.discovery import StateDirectory
-from pliant.machine.jobs import running_jobs
+from pliant.machine.registry import StateDirectory, running_jobs
 
 WAIT_S = 120.0
 """Longest wait for the end of a command: a loaded machine takes half a minute to import torch."""

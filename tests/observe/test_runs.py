@@ -13,9 +13,9 @@ from tests.observe.test_run_index import gone
 
 from pliant.core.errors import ConfigError
 from pliant.machine import processes
-from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.locks import locked
 from pliant.machine.processes import ProcessMark
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import (
     KnownRun,

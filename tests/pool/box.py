@@ -21,7 +21,7 @@ from tests.live.stage import FORKED_PLIANT, Program, Stage, stage
 
 from pliant.http.client import Caller
 from pliant.machine.device_locks import holders, is_free
-from pliant.machine.discovery import Served, served
+from pliant.machine.registry import Served, served
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 

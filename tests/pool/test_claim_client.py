@@ -13,7 +13,7 @@ import pytest
 
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import Demand
-from pliant.machine.discovery import Served
+from pliant.machine.registry import Served
 from pliant.pool import claim_client
 from pliant.pool.claim_client import JobAtPool, Pusher, UnheardError, offer_in
 from pliant.wire.offers import Offer, Report

@@ -22,8 +22,7 @@ import httpx
 import pytest
 from tests.pool.box import Claim, Process, until
 
-from pliant.machine.discovery import Served
-from pliant.machine.shared_pools import SOCKET, shared_pool
+from pliant.machine.registry import SOCKET, Served, shared_pool
 
 HERE = Path(__file__).parent
 GROUP = 62_000

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from pliant.machine.discovery import RuntimeFiles, StateDirectory
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.wire.offers import Offer, Report
 
 TOKEN = "of the pool"

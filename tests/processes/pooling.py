@@ -16,7 +16,7 @@ import httpx
 
 from pliant.core.errors import ConfigError
 from pliant.machine import device_locks as locks
-from pliant.machine.pools import find_pool
+from pliant.machine.registry import find_pool
 from pliant.wire.offers import Report
 
 DEADLINE_S = 60.0

@@ -24,7 +24,7 @@ from tests.processes.launching import RunningJob, running
 
 from pliant.checkpoint.catalogue import verify
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.machine.jobs import running_jobs
+from pliant.machine.registry import running_jobs
 from pliant.observe.audit import audit_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

@@ -15,7 +15,7 @@ import pytest
 from tests.processes import launching
 from tests.processes.launching import FAKE_WORKER
 
-from pliant.machine.discovery import StateDirectory
+from pliant.machine.registry import StateDirectory
 from pliant.observe.runs import KnownRun, known_runs
 
 running = partial(launching.running, forked=True)

@@ -20,9 +20,9 @@ from typer.core import TyperCommand
 from pliant.core.durations import MOST_S, seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.machine.discovery import StateDirectory
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
+from pliant.machine.registry import StateDirectory
 from pliant.spec.model import NAME
 
 POOL = "--pool"

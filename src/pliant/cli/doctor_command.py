@@ -22,10 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.agent.uplink import FORBIDDEN
-from pliant.cli.elsewhere import require_join
 from pliant.cli.job_settings import tls_files
 from pliant.cli.options import Json, TlsCa, TlsCertificate, TlsKey
 from pliant.cli.printing import draw, print_json
+from pliant.cli.which_job import require_join
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.fitness import CoordinatorLook, HostLook, NodeLook, Verdict, findings

@@ -17,21 +17,19 @@ import typer
 
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
-from pliant.cli.elsewhere import JobPlace, from_any_host
 from pliant.cli.help_pages import CommandGroup
 from pliant.cli.names import replica_names, worker_names
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
 from pliant.cli.terminal import say_aside
+from pliant.cli.which_job import JobPlace, ask_job, from_any_host
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.http.client import Caller, DistantJob
+from pliant.http.client import Caller
 from pliant.machine import run_files
-from pliant.machine.discovery import Served
-from pliant.machine.jobs import running_jobs
-from pliant.machine.pools import any_pool
+from pliant.machine.registry import Handle, Served, any_pool, running_jobs
 from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
@@ -39,7 +37,7 @@ from pliant.observe.history import History, read_history
 from pliant.observe.placed import placed, placed_line
 from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.reading import every, left
-from pliant.observe.runs import find_ended, find_run, find_running, goes_on
+from pliant.observe.runs import find_ended, find_run, goes_on
 from pliant.observe.slow_replicas import slow_line
 
 AUDIT_S = 660.0
@@ -58,7 +56,7 @@ policy_app = typer.Typer(
 def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Show what a job is doing, or how it ended: step, speed, replicas, events."""
     state, place = state_directory(), cast(JobPlace, job)
-    if isinstance(place, DistantJob):
+    if isinstance(place, Handle):
         return show_status(place, as_json=as_json)
     if out is not None:
         return run_list.show_of(_run_of(job, out), as_json=as_json)
@@ -198,7 +196,7 @@ def logs(
     from pliant.cli.logs import show, show_distant
 
     place = cast(JobPlace, job)
-    if isinstance(place, DistantJob):
+    if isinstance(place, Handle):
         return show_distant(place, replica, follow=follow, as_json=as_json)
     records = state_directory().jobs
     return show(_run_of(job, out), replica, records, follow=follow, as_json=as_json)
@@ -208,7 +206,7 @@ def logs(
 def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Prove from the ledger that every sample counted exactly once."""
     place = cast(JobPlace, job)
-    if isinstance(place, DistantJob):
+    if isinstance(place, Handle):
         (found, spent), where = _audit_elsewhere(place), place.name
     else:
         directory = _run_of(job, out)
@@ -224,7 +222,7 @@ def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     return EXIT_OK if found.exactly_once else EXIT_FAILED
 
 
-def _audit_elsewhere(job: DistantJob) -> tuple[Audit, Goodput]:
+def _audit_elsewhere(job: Handle) -> tuple[Audit, Goodput]:
     """Have the coordinator audit its job: the ledgers are there."""
     values = Caller(job).ask("GET", "/v1/audit", timeout_s=AUDIT_S)
     spent = Goodput(**values.pop("goodput"))
@@ -311,24 +309,6 @@ def _ending(values: dict[str, Any], *, as_json: bool) -> int:
     return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
 
 
-def ask_job(
-    job: JobPlace, method: str, path: str, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return what a job answers, here or elsewhere."""
-    return job_caller(job).ask(method, f"/v1/{path}", body)
-
-
-def job_caller(job: JobPlace) -> Caller:
-    """Return what asks a job, here or elsewhere."""
-    if isinstance(job, DistantJob):
-        return Caller(job)
-    state = state_directory()
-    found = find_running(job, state)
-    if job is None and len(running_jobs(state.jobs)) > 1:
-        say_aside(f"of several running jobs this is {found.name}, in {found.out} (--job NAME)")
-    return Caller(found)
-
-
 def show_status(job: JobPlace, *, as_json: bool) -> int:
     """Show what a job is doing, which runs."""
     found = ask_job(job, "GET", "status")
@@ -339,7 +319,7 @@ def show_status(job: JobPlace, *, as_json: bool) -> int:
 
 def _history_of(job: JobPlace, out: Path | None) -> History:
     """Return what the log of a job tells; of one that has ended nobody is cut off, or slow."""
-    if isinstance(job, DistantJob):
+    if isinstance(job, Handle):
         history = History()
         for record in Caller(job).pages():
             history.add(record)

@@ -19,9 +19,9 @@ from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.core.printable import line_left, printable
-from pliant.http.client import Caller, DistantJob
+from pliant.http.client import Caller
 from pliant.machine import run_files
-from pliant.machine.jobs import running_jobs
+from pliant.machine.registry import Handle, running_jobs
 from pliant.machine.rotating_file import KEPT_FILES, MAX_FILE_BYTES
 from pliant.observe import joined_hosts
 from pliant.observe.history import read_history
@@ -53,7 +53,7 @@ def show(out: Path, asked: str | None, records: Path, *, follow: bool, as_json: 
     return _show(name, lines, as_json=as_json)
 
 
-def show_distant(job: DistantJob, asked: str | None, *, follow: bool, as_json: bool) -> int:
+def show_distant(job: Handle, asked: str | None, *, follow: bool, as_json: bool) -> int:
     """Print what a replica or a worker of a job elsewhere printed; with ``follow`` until that is
     gone.
     """

@@ -42,7 +42,7 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named
-from pliant.machine.pools import any_pool, served_pools, wait_for_end
+from pliant.machine.registry import any_pool, served_pools, wait_for_end
 from pliant.run import background
 from pliant.spec.load import place_of
 from pliant.spec.model import NAME, NAME_RULE

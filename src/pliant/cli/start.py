@@ -54,11 +54,9 @@ from pliant.core.job.state import JobSettings
 from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
 from pliant.machine import run_files
-from pliant.machine.discovery import StateDirectory
-from pliant.machine.jobs import running_jobs
 from pliant.machine.loopback import loopback
 from pliant.machine.named_modules import file_of, module_of
-from pliant.machine.pools import any_pool
+from pliant.machine.registry import StateDirectory, any_pool, running_jobs
 from pliant.observe import lasting_notes
 from pliant.observe.history import read_history
 from pliant.observe.log import Record

@@ -11,15 +11,14 @@ from typing import cast
 
 from pliant.cli import job_commands, pool_commands
 from pliant.cli.arguments import state_directory
-from pliant.cli.elsewhere import JobPlace, from_any_host
 from pliant.cli.options import Job, Json, PoolName
 from pliant.cli.screens import job_panel
 from pliant.cli.terminal import PlainConsole
+from pliant.cli.which_job import JobPlace, from_any_host, the_job
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
-from pliant.machine.discovery import NotRunningError
-from pliant.machine.jobs import running_jobs
-from pliant.machine.pools import any_pool
+from pliant.http.client import Caller
+from pliant.machine.registry import NotRunningError, any_pool, running_jobs
 from pliant.observe.runs import find_running
 
 
@@ -55,5 +54,5 @@ def top(which: PoolName = None, job: Job = None, as_json: Json = False) -> int:
         raise ConfigError(f"--pool {which} is a pool, and --job or --join a job; give one")
     if not is_watched:
         return job_commands.show_status(place, as_json=as_json)
-    live(partial(job_commands.job_caller(place).ask, "GET", "/v1/status"), job_panel, console)
+    live(partial(Caller(the_job(place)).ask, "GET", "/v1/status"), job_panel, console)
     return EXIT_OK

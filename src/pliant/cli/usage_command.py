@@ -25,9 +25,7 @@ from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.core.printable import printable
 from pliant.http.client import Caller
 from pliant.machine import run_files
-from pliant.machine.discovery import NotRunningError
-from pliant.machine.pools import any_pool
-from pliant.machine.shared_pools import pool_place
+from pliant.machine.registry import NotRunningError, any_pool, pool_place
 from pliant.observe.log import Record
 from pliant.observe.pool_usage import BY, PoolUsage, UsageRow, usage_of
 from pliant.observe.reading import every

@@ -10,8 +10,6 @@ import json
 import re
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +18,7 @@ import httpx
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.machine.control_tls import client_context, fault_of_tls
-from pliant.machine.discovery import Served
+from pliant.machine.registry import Handle, Served
 
 REFUSED = 409
 """HTTP status of what is refused, with the reason."""
@@ -41,38 +39,18 @@ TIMEOUT_S = 10.0
 """Longest wait for an answer, in seconds; they answer in milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class DistantJob:
-    """A job that another host coordinates."""
-
-    name: str
-    """Where it is, as it was typed."""
-
-    url: str
-    shown: str = field(repr=False)
-    """The token."""
-
-    tls: TlsFiles | None = None
-    kind: str = "job"
-    socket: Path | None = None
-
-    def token(self) -> str:
-        """Return the token that its REST interface asks for."""
-        return self.shown
-
-
 class Caller:
     """Asks one process that serves here, or a job elsewhere."""
 
-    def __init__(self, served: Served | DistantJob) -> None:
-        self._served = served
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
         self._http = httpx.Client(
-            base_url=served.url,
-            headers={**authorization(served), "Content-Type": "application/json"},
+            base_url=handle.url,
+            headers={**authorization(handle), "Content-Type": "application/json"},
             timeout=TIMEOUT_S,
             trust_env=False,
-            transport=way_to(served),
-            verify=trust_at(served.url, served.tls),
+            transport=way_to(handle),
+            verify=trust_at(handle.url, handle.tls),
         )
 
     def close(self) -> None:
@@ -93,7 +71,7 @@ class Caller:
         values = _json(response)
         if isinstance(values, dict):
             return values
-        raise ConfigError(refusal(response, self._served.kind))
+        raise ConfigError(refusal(response, self._handle.kind))
 
     def read(self, path: str) -> tuple[bytes, str]:
         """Return the next piece of something, and by which name the one behind it is asked for."""
@@ -103,23 +81,23 @@ class Caller:
     def _response(
         self, method: str, path: str, content: str | None, timeout_s: float
     ) -> httpx.Response:
-        who = f"{self._served.kind} {self._served.name}"
+        who = f"{self._handle.kind} {self._handle.name}"
         try:
             response = self._http.request(method, path, content=content, timeout=timeout_s)
         except httpx.HTTPError as error:
-            tls_fault = fault_of_tls(error, self._served.url, self._served.tls)
-            said = f"{who} does not answer at {self._served.url}: {tls_fault or _said(error)}"
-            if isinstance(self._served, DistantJob) and tls_fault is None:
-                said = _unanswered(self._served, error)
+            tls_fault = fault_of_tls(error, self._handle.url, self._handle.tls)
+            said = f"{who} does not answer at {self._handle.url}: {tls_fault or _said(error)}"
+            if tls_fault is None and not isinstance(self._handle, Served):
+                said = _unanswered(self._handle, error)
             raise ConfigError(said) from None
         if response.is_success:
             return response
-        if response.status_code == NO_TOKEN and isinstance(self._served, DistantJob):
+        if response.status_code == NO_TOKEN and not isinstance(self._handle, Served):
             raise ConfigError(
-                f"--token-file: the job at {self._served.name} has another token; give the file "
+                f"--token-file: the job at {self._handle.name} has another token; give the file "
                 "token in the coordinator's --out, or a copy of it"
             )
-        raise ConfigError(refusal(response, self._served.kind))
+        raise ConfigError(refusal(response, self._handle.kind))
 
     def pages(self) -> Iterator[dict[str, Any]]:
         """Yield the records of its event log, from the first one that it still has."""
@@ -130,15 +108,15 @@ class Caller:
             page = self.ask("GET", f"/v1/events?after={after}")
 
 
-def authorization(served: Served | DistantJob) -> dict[str, str]:
+def authorization(handle: Handle) -> dict[str, str]:
     """Return the header by which a request is let in; none where the kernel says who asks."""
-    token = served.token()
+    token = handle.token()
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def way_to(served: Served | DistantJob) -> httpx.HTTPTransport | None:
+def way_to(handle: Handle) -> httpx.HTTPTransport | None:
     """Return how a process is reached; None: as the URL says."""
-    return None if served.socket is None else httpx.HTTPTransport(uds=str(served.socket))
+    return None if handle.socket is None else httpx.HTTPTransport(uds=str(handle.socket))
 
 
 def rest_url(join: str, tls: TlsFiles | None) -> str:
@@ -190,7 +168,7 @@ def _said(error: httpx.HTTPError) -> str:
     return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
-def _unanswered(job: DistantJob, error: httpx.HTTPError) -> str:
+def _unanswered(job: Handle, error: httpx.HTTPError) -> str:
     """Say that nobody coordinates at a place: what becomes of the job is not known there."""
     if str(error).startswith("[Errno -"):  # not the system's, but of who looks names up
         return (

@@ -23,7 +23,7 @@ from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol
 from pliant.http.direct_socket import DirectSocket
 from pliant.http.tls_front import TlsFront, Waiting
 from pliant.machine.control_tls import ServedTls
-from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.registry import RuntimeFiles
 from pliant.machine.resending import send_again_soon
 from pliant.wire.codec import MAX_MESSAGE_BYTES
 

@@ -26,7 +26,6 @@ from pydantic import TypeAdapter
 from pliant.core.durations import is_moment
 from pliant.core.exits import EXIT_STATE_LOST
 from pliant.machine import run_files
-from pliant.machine.discovery import alone_in
 from pliant.machine.files import (
     PRIVATE,
     PRIVATE_DIRECTORY,
@@ -36,6 +35,7 @@ from pliant.machine.files import (
     replace_file,
 )
 from pliant.machine.processes import ProcessMark
+from pliant.machine.registry import alone_in
 from pliant.observe.status import Board
 
 KEPT = 100

@@ -1,7 +1,7 @@
 """Every run of this user here, running or not: what it came to, and how it can go on.
 
 Owns what is concluded from the index of runs, the processes that live and the logs of runs; and
-which run a command is about: by ``machine.jobs.meant``.  Knows nothing of how it is shown.
+which run a command is about: by ``machine.registry.meant``.  Knows nothing of how it is shown.
 
 A run whose processes are gone and that has not said how it ended was killed.
 """
@@ -16,11 +16,17 @@ from typing import Any
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.machine import run_files
-from pliant.machine.discovery import Served, StateDirectory
-from pliant.machine.jobs import NONE_RUNNING, find_job, meant, running_jobs
 from pliant.machine.locks import lock_is_held
 from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import ProcessMark, machine_id
+from pliant.machine.registry import (
+    NotRunningError,
+    Served,
+    StateDirectory,
+    find_job,
+    meant,
+    running_jobs,
+)
 from pliant.observe.history import read_history
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
@@ -157,13 +163,25 @@ def find_running(name: str | None, state: StateDirectory) -> Served:
     """Return the running job that is meant.
 
     Raises:
-        ConfigError: it does not run, none does, or several do and none was named.
+        ConfigError: it does not run, or none does; what it came to, if that is known.
     """
-    if name is not None and all(job.name != name for job in running_jobs(state.jobs)):
-        for run in known_runs(state):
-            if run.job == name:
-                raise ConfigError(f"job {name} does not run: {run.came_to}{_and_now(run)}")
-    return find_job(name, state.jobs, none_running=lambda: none_running(state))
+    try:
+        return find_job(name, state.jobs)
+    except NotRunningError as error:
+        raise NotRunningError(_why_not_running(name, state) or str(error)) from None
+
+
+def _why_not_running(name: str | None, state: StateDirectory) -> str | None:
+    """Say what became of the job that is meant, and what can be done; None: none is known."""
+    runs = known_runs(state)
+    if name is not None:
+        run = next((run for run in runs if run.job == name), None)
+        return run if run is None else f"job {name} does not run: {run.came_to}{_and_now(run)}"
+    if not runs:
+        return None
+    run = next((run for run in runs if run.is_resumable), runs[0])
+    more = "; see pliant ls" if len(runs) > 1 else ""
+    return f"no job is running; {run.job}: {run.came_to}{_and_now(run)}{more}"
 
 
 def find_ended(name: str, state: StateDirectory) -> KnownRun:
@@ -213,15 +231,6 @@ def find_resumable(which: str | None, state: StateDirectory, *, is_longer: bool 
         return run.out
     known = ", ".join(dict.fromkeys(run.job for run in waiting)) or "none does"
     raise ConfigError(f"{which} is neither a run's directory nor a job that waits ({known})")
-
-
-def none_running(state: StateDirectory) -> str:
-    """Say that no job runs, and what can be done instead."""
-    if not (runs := known_runs(state)):
-        return NONE_RUNNING
-    run = next((run for run in runs if run.is_resumable), runs[0])
-    more = "; see pliant ls" if len(runs) > 1 else ""
-    return f"no job is running; {run.job}: {run.came_to}{_and_now(run)}{more}"
 
 
 def how_to_go_on(run: KnownRun, runs: Sequence[KnownRun] = ()) -> str:

@@ -19,8 +19,7 @@ from pliant.core.errors import ConfigError
 from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal
 from pliant.machine.event_loop import aside
 from pliant.machine.files import is_shared_directory
-from pliant.machine.pools import find_pool
-from pliant.machine.shared_pools import SOCKET
+from pliant.machine.registry import SOCKET, find_pool
 from pliant.wire.offers import Offer, Report
 
 PUSH_S = 2.0

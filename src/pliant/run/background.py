@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.errors import ConfigError
-from pliant.machine.discovery import Served
+from pliant.machine.registry import Served
 
 FOUND_S = 30.0
 """Longest wait for the record of a process in the background, in seconds."""

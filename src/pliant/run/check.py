@@ -27,8 +27,7 @@ from pliant.core.errors import ConfigError, PliantError
 from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.http.client import Caller
 from pliant.machine import run_files
-from pliant.machine.discovery import StateDirectory
-from pliant.machine.jobs import find_job
+from pliant.machine.registry import StateDirectory, find_job
 from pliant.observe.reading import read
 
 LEFT_OUT = (".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")

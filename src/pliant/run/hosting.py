@@ -40,11 +40,10 @@ from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.control_tls import ServedTls
-from pliant.machine.discovery import RuntimeFiles, name_taken
 from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
-from pliant.machine.jobs import running_jobs
 from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import ProcessMark, this_boot
+from pliant.machine.registry import RuntimeFiles, name_taken, running_jobs
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome

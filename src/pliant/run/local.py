@@ -24,8 +24,7 @@ from pliant.core.commands import EndJob
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
-from pliant.machine.discovery import RuntimeFiles
-from pliant.machine.shared_pools import pool_place
+from pliant.machine.registry import RuntimeFiles, pool_place
 from pliant.run.coordinator_places import always_at
 from pliant.run.hosting import Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig

@@ -34,8 +34,8 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
 from pliant.core.tenancy import Demand, Swap, swap_for
 from pliant.machine import device_locks as locks
 from pliant.machine.device_locks import DeviceLock
-from pliant.machine.pools import DEVICES, find_pool
 from pliant.machine.processes import signal_at_parents_death
+from pliant.machine.registry import DEVICES, find_pool
 from pliant.pool.claim_client import ClaimAtPool, UnheardError
 from pliant.wire.offers import Offer, Report
 

@@ -23,14 +23,19 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.discovery import SHARED_POOLS_VARIABLE, RuntimeFiles
 from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.files import is_shared_directory
 from pliant.machine.granted_locks import make_entered
 from pliant.machine.peers import user_name
-from pliant.machine.pools import DEVICES, served_pools
 from pliant.machine.processes import machine_id, process_started
-from pliant.machine.shared_pools import SOCKET, listen
+from pliant.machine.registry import (
+    DEVICES,
+    SHARED_POOLS_VARIABLE,
+    SOCKET,
+    RuntimeFiles,
+    listen,
+    served_pools,
+)
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.observe.parts import PART_BYTES

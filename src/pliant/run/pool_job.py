@@ -39,7 +39,7 @@ from pliant.core.tenancy import (
 from pliant.core.values import ReplicaId
 from pliant.machine.event_loop import within
 from pliant.machine.files import is_shared_directory
-from pliant.machine.pools import DEVICES
+from pliant.machine.registry import DEVICES
 from pliant.observe.log import Record
 from pliant.pool.claim_client import ClaimReleasedError, JobAtPool, UnheardError
 from pliant.run.run_directory import make_private

@@ -27,7 +27,7 @@ from pliant.machine.files import (
     make_private_directory,
     replace_file,
 )
-from pliant.machine.jobs import running_jobs
+from pliant.machine.registry import running_jobs
 from pliant.machine.run_files import holds_run
 
 RUNS = Path("runs")

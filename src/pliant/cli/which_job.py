@@ -1,7 +1,10 @@
-"""A job that is coordinated on another host: by which words a command is told where.
+"""Which job a command is about: one that runs here, or one that another host coordinates.
 
-Owns these options, once for all commands (``from_any_host``), and what contradicts them.  Knows
-nothing of what is asked there.
+Owns the options that name one elsewhere, once for all commands (``from_any_host``), and the way
+from what was typed to the job's handle (``the_job``).  Knows nothing of what is asked.
+
+    pliant scale 4 --> the_job --> observe.runs.find_running --> machine.registry: URL, token, TLS
+    pliant scale 4 --join gpu1:7000 ... --> the_job: the same handle, of these words
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ from typing import Annotated, Any
 
 import typer
 
+from pliant.cli.arguments import state_directory
 from pliant.cli.job_settings import tls_files
 from pliant.cli.options import TlsCa, TlsCertificate, TlsKey
+from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
-from pliant.http.client import Caller, DistantJob, rest_url
+from pliant.http.client import Caller, rest_url
 from pliant.machine.host_look import connect_obstacle
 from pliant.machine.interfaces import place_of, resolved
+from pliant.machine.registry import Handle, running_jobs
+from pliant.observe.runs import find_running
 from pliant.run.coordinator_places import places_now
 from pliant.run.run_directory import read_token
 
@@ -31,7 +38,7 @@ HTTP_PORT, HTTPS_PORT = 80, 443
 HANGS_S = 3.0
 """After which a coordinator that says nothing is not the one that coordinates now, in seconds."""
 
-JobPlace = str | DistantJob | None
+JobPlace = str | Handle | None
 """The name of a job on this host, or one elsewhere; None: the only one on this host."""
 
 Join = Annotated[
@@ -71,6 +78,28 @@ def from_any_host(function: Callable[..., int]) -> Callable[..., int]:
     keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     run.__signature__ = inspect.Signature([*keyword, *more])  # type: ignore[attr-defined]
     return run
+
+
+def the_job(job: JobPlace) -> Handle:
+    """Return the handle of the job that is meant; say which, if several run and none was named.
+
+    Raises:
+        ConfigError: it does not run, or none does.
+    """
+    if isinstance(job, Handle):
+        return job
+    state = state_directory()
+    found = find_running(job, state)
+    if job is None and len(running_jobs(state.jobs)) > 1:
+        say_aside(f"of several running jobs this is {found.name}, in {found.out} (--job NAME)")
+    return found
+
+
+def ask_job(
+    job: JobPlace, method: str, path: str, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the job that is meant answers."""
+    return Caller(the_job(job)).ask(method, f"/v1/{path}", body)
 
 
 def require_join(
@@ -118,7 +147,11 @@ def _place(
         raise ConfigError(f"--join {join} needs --token-file FILE, with the job's token in it")
     tls = tls_files(tls_ca, tls_certificate, tls_key)
     place = _place_that_answers(places_now(join), tls)
-    return DistantJob(place, rest_url(place, tls), read_token(token_file), tls)
+    return _elsewhere(place, tls, read_token(token_file))
+
+
+def _elsewhere(place: str, tls: TlsFiles | None, token: str = "") -> Handle:
+    return Handle(name=place, url=rest_url(place, tls), secret=token, tls=tls)
 
 
 def _place_that_answers(places: list[str], tls: TlsFiles | None) -> str:
@@ -135,8 +168,7 @@ def _place_that_answers(places: list[str], tls: TlsFiles | None) -> str:
     listening = list(filter(_is_listening, places))
     for place in listening:
         with suppress(ConfigError):
-            caller = Caller(DistantJob(place, rest_url(place, tls), "", tls))
-            caller.ask("GET", "/healthz", timeout_s=HANGS_S)
+            Caller(_elsewhere(place, tls)).ask("GET", "/healthz", timeout_s=HANGS_S)
             return place
     if listening:
         return listening[0]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.observe.story import eventful
 
-from pliant.cli import elsewhere
+from pliant.cli import which_job
 from pliant.cli.main import code_of
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
@@ -234,7 +234,7 @@ def test_a_coordinator_that_hangs_is_passed_over(
     there: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It listens as long as its host lives, while another host coordinates."""
-    monkeypatch.setattr(elsewhere, "HANGS_S", 0.2, raising=False)
+    monkeypatch.setattr(which_job, "HANGS_S", 0.2, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         join = f"127.0.0.1:{hangs.getsockname()[1]},{there[1]}"
 

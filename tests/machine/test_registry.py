@@ -1,31 +1,48 @@
-"""A running job is found from any directory; one that is gone leaves no trace."""
+"""A job or a pool that runs is found from any directory; one that is gone leaves no trace."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine.nfs import lock_as_on_nfs
 
 from pliant.core.errors import ConfigError
-from pliant.machine import discovery
-from pliant.machine.discovery import RuntimeFiles, Served, StateDirectory
-from pliant.machine.files import PRIVATE, replace_file
-from pliant.machine.jobs import find_job, running_jobs
+from pliant.machine import registry
+from pliant.machine.device_locks import take_device
+from pliant.machine.files import PRIVATE, is_shared_directory, replace_file
+from pliant.machine.granted_locks import make_entered
+from pliant.machine.registry import (
+    RuntimeFiles,
+    Served,
+    StateDirectory,
+    find_job,
+    find_pool,
+    listen,
+    pool_place,
+    running_jobs,
+    served_pools,
+    shared_pool,
+)
 
 
-def record(directory: Path, job: str, pid: int, started: float = 1.0) -> Path:
+def record(
+    directory: Path, name: str, pid: int, started: float = 1.0, *, kind: str = "job"
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    values = {"job": job, "url": "http://h", "pid": pid, "out": f"/runs/{job}", "started": started}
-    (directory / f"{job}.json").write_text(json.dumps(values))
-    (directory / f"{job}.token").write_text("secret\n")
+    values = {kind: name, "url": "http://h", "pid": pid, "started": started}
+    values["out"] = f"/runs/{name}" if kind == "job" else str(directory / name)
+    (directory / f"{name}.json").write_text(json.dumps(values))
+    (directory / f"{name}.token").write_text("secret\n")
     return directory
 
 
@@ -109,7 +126,7 @@ def test_a_record_that_is_written_meanwhile_is_not_removed(
     """One has seen that the process is dead, and the next of its name writes before it removes."""
     record(tmp_path, "gpt", gone())
     files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
-    read, writers = discovery._read, list[RuntimeFiles]()
+    read, writers = registry._read, list[RuntimeFiles]()
 
     def slow(kind: str, path: Path) -> Served | None:
         one = read(kind, path)
@@ -118,7 +135,7 @@ def test_a_record_that_is_written_meanwhile_is_not_removed(
             files.write(url="http://new", token="new", out=tmp_path)
         return one
 
-    monkeypatch.setattr(discovery, "_read", slow)
+    monkeypatch.setattr(registry, "_read", slow)
     running_jobs(tmp_path)
 
     job = find_job("gpt", tmp_path)
@@ -130,10 +147,10 @@ def test_whoever_removes_records_is_waited_for_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flock: Callable[[int, int], None]
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(discovery, "WRITE_S", 0.05)
+    monkeypatch.setattr(registry, "WRITE_S", 0.05)
     record(tmp_path, "old", gone())
     files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
-    with discovery.alone_in(tmp_path, within_s=0) as is_alone:
+    with registry.alone_in(tmp_path, within_s=0) as is_alone:
         assert is_alone
         assert running_jobs(tmp_path) == []
         files.write(url="http://new", token="new", out=tmp_path)
@@ -158,7 +175,7 @@ def test_the_token_of_a_job_that_was_killed_as_it_started_is_removed_later(tmp_p
     token.write_text("secret\n")
     os.utime(token, (time.time() + 3600.0,) * 2)
 
-    with discovery.alone_in(tmp_path, within_s=0):
+    with registry.alone_in(tmp_path, within_s=0):
         assert running_jobs(tmp_path) == []
         assert token.exists()
     assert running_jobs(tmp_path) == []
@@ -183,3 +200,123 @@ def test_a_token_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 def test_the_state_directory_is_the_users() -> None:
     assert StateDirectory.of({"XDG_STATE_HOME": "/s"}).jobs == Path("/s/pliant/jobs")
     assert StateDirectory.of({}).jobs == Path("~/.local/state/pliant/jobs").expanduser()
+
+
+def refused(name: str | None, directory: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        find_pool(name, directory)
+    return str(caught.value)
+
+
+def test_the_only_pool_is_found(tmp_path: Path) -> None:
+    record(tmp_path, "default", os.getpid(), kind="pool")
+
+    pool = find_pool(None, tmp_path)
+
+    assert (pool.name, pool.url, pool.token()) == ("default", "http://h", "secret")
+
+
+def test_without_a_pool_it_says_how_to_start_one(tmp_path: Path) -> None:
+    start = "pliant pool start --devices N"
+    assert refused(None, tmp_path) == f"no pool is running; start one with {start}"
+    assert refused("a", tmp_path) == (f"no pool named a is running; start it with {start} --name a")
+
+
+def test_among_several_it_asks_which(tmp_path: Path) -> None:
+    record(tmp_path, "a", os.getpid(), kind="pool")
+    record(tmp_path, "b", os.getpid(), kind="pool")
+
+    assert refused(None, tmp_path) == ("several pools are running, say which with --pool: a, b")
+    assert refused("c", tmp_path) == "no pool named c is running; running: a, b"
+    assert find_pool("b", tmp_path).name == "b"
+
+
+def test_a_pool_that_is_killed_while_it_stops_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "ENDING_S", 50.0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        record(tmp_path, "default", process.pid, kind="pool")
+        pool, began_s = find_pool(None, tmp_path), time.monotonic()
+
+        def kill() -> None:
+            process.kill()
+            process.wait()
+
+        killing = threading.Timer(0.3, kill)
+        killing.start()
+        registry.wait_for_end(pool)
+        killing.join()
+
+    assert 0.2 < time.monotonic() - began_s < registry.ENDING_S / 2
+    assert refused(None, tmp_path).startswith("no pool is running")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Lend a place of shared pools with two of them, and the trap of somebody."""
+    with contextlib.ExitStack() as stack:
+        for name in ("ml", "night", "trap"):
+            make_entered(tmp_path / name, os.getegid())
+            sock = listen(tmp_path / name, os.getegid(), waiting=8)
+            stack.enter_context(contextlib.closing(sock))
+        (tmp_path / "trap").chmod(0o777)
+        yield tmp_path
+
+
+def test_the_trap_of_somebody_hides_no_other_pool(place: Path) -> None:
+    """A directory of mode 0777 with a socket: each report of each job would be lost."""
+    assert find_pool("ml", place).name == "ml"
+    assert [one.name for one in served_pools(place)] == ["ml", "night"]
+    assert "trap may be changed by others" in refused("trap", place)
+    assert refused(None, place).endswith("say which with --pool: ml, night")
+
+
+def test_only_the_pool_that_is_named_is_asked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def looking(name: str, where: Path) -> Served | None:
+        asked.append(name)
+        return shared_pool(name, where)
+
+    monkeypatch.setattr(registry, "shared_pool", looking)
+    monkeypatch.setattr(registry, "shared_pools", lambda where: pytest.fail("all were asked"))
+
+    assert find_pool("night", place).name == "night"
+    assert asked == ["night"]
+
+
+def test_a_pools_files_lie_beside_its_record() -> None:
+    assert StateDirectory.of({"XDG_STATE_HOME": "/s"}).pools / "gpu" == Path("/s/pliant/pools/gpu")
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o711, 0o750, 0o755, 0o770, 0o775])
+def test_a_private_pools_directory_of_any_mode_is_private(tmp_path: Path, mode: int) -> None:
+    """Made by hand, or under another umask."""
+    directory = tmp_path / "default"
+    directory.mkdir()
+    directory.chmod(mode)
+
+    assert not is_shared_directory(directory)
+    lock = take_device(directory, 3, claim="gpt")
+    assert lock is not None
+    lock.release()
+
+
+@pytest.mark.parametrize("mode", [0o710, 0o750, 0o755, 0o777])
+def test_a_shared_pools_directory_stays_one_if_its_mode_is_changed(
+    tmp_path: Path, mode: int
+) -> None:
+    """Else two processes could use one device: each takes it in another way."""
+    state = StateDirectory(tmp_path / "state", shared_pools=tmp_path)
+    make_entered(tmp_path / "ml", os.getegid())
+    (tmp_path / "ml").chmod(mode)
+
+    assert pool_place("ml", state) == tmp_path
+    assert take_device(tmp_path / "ml", 3, claim="gpt", within_s=0) is None  # not granted
+
+
+def test_one_that_an_older_version_made_for_a_group_is_still_shared(tmp_path: Path) -> None:
+    tmp_path.chmod(0o710)
+
+    assert is_shared_directory(tmp_path)
