@@ -43,11 +43,11 @@ def test_a_cause_stands_before_what_follows_from_it_and_names_the_variables() ->
     found = differences(alone, other)
 
     assert [one.kind for one in found] == ["loss", "gradient", "state"]
-    assert found[0].sentence == "at step 0 slot 1 on r2 has the loss 2.0, alone 1.0"
+    assert found[0].sentence == "at step 0 slot 1 has the loss 2.0 on r2, alone 1.0"
     assert found[2].sentence == "weight after step 0 is b on r2, alone a"
     said = causes(alone, found, other.notes)
     assert said[0] == "a note"
-    assert "than alone: X; what" in said[1]
+    assert "than alone: X. A replica" in said[1]
 
 
 def test_what_a_replica_did_not_take_part_in_is_no_difference() -> None:
@@ -64,8 +64,8 @@ def test_what_only_the_leader_says_is_missed() -> None:
 
     assert said == [
         "session.log of step 0 says seen=8, alone nothing",
-        "behind step 0 the leader prints '', alone 'a'",
-        "behind step 0 the leader prints '', alone 'b'",
+        "after step 0 the leader prints '', alone 'a'",
+        "after step 0 the leader prints '', alone 'b'",
     ]
 
 
@@ -80,9 +80,19 @@ def test_times_that_differ_alone_too_are_left_out_and_other_lines_are_not() -> N
 
     assert not of_training(noise)
     assert [one.sentence for one in found] == [
-        "behind step 0 the leader prints 'total 9', alone 'total 4'"
+        "after step 0 the leader prints 'total 9', alone 'total 4'"
     ]
     assert timed == []
+
+
+def test_a_file_named_by_time_is_left_out_if_it_is_named_so_alone_too() -> None:
+    def run(*names: str) -> Trace:
+        return Trace(lines=trained("r1"), files={name: FileSeen("1") for name in names})
+
+    noise = differences(run("events.17.0"), run("events.18.0"))
+    found = differences(run("events.17.0"), run("events.19.0", "other"))
+
+    assert [one.name for one in without_noise(found, noise)] == ["other"]
 
 
 def test_files_that_are_missing_more_or_other_are_named_with_their_line() -> None:

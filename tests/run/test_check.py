@@ -41,6 +41,14 @@ def test_what_is_new_changed_or_gone_is_seen(tmp_path: Path) -> None:
     assert (found["changed"].lines, found["new"].lines) == (("1", "2"), ())
 
 
+def test_outputs_in_runs_are_compared_and_the_index_of_a_step_log_is_not(tmp_path: Path) -> None:
+    for name in ("runs/gpt.pt", "log.csv", ".log.csv.steps", "my.steps"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    assert sorted(check._changed(tmp_path, {})) == ["log.csv", "my.steps", "runs/gpt.pt"]
+
+
 def test_a_directory_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

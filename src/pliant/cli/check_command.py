@@ -124,9 +124,11 @@ def _checked(stage: CheckStage, report: dict[str, Any], tell: Callable[[str], ob
             noise = differences(alone.trace, play_alone(stage, "again").trace)
             report["left_out"] = sorted({each.mask or each.name for each in noise})
             if random := of_training(noise):
+                step = random[0].step
+                where = f"at step {step}" if step >= 0 else "before the first step"
                 return cannot(
-                    f"two runs of the script alone differ: {random[0].sentence}; call pliant.seed "
-                    "before the model is built, and draw from the global generators"
+                    f"two runs of the script alone differ in the {random[0].kind} {where}; call "
+                    "pliant.seed before the model is built, and draw from the global generators"
                 )
         found = without_noise(found, noise or [])
         row(history.words, one, found)
@@ -134,12 +136,12 @@ def _checked(stage: CheckStage, report: dict[str, Any], tell: Callable[[str], ob
             wrong.append((history.words, one.trace, found))
     if report["left_out"]:
         shown = ", ".join(report["left_out"][:MOST_SHOWN])
-        tell(f"Left out, for two runs alone differ in it, too: {shown}")
+        tell(f"Not compared, because two runs alone differ there already: {shown}")
     if wrong:
         return _differs(alone.trace, wrong, report, tell)
     tell(
-        "The same: model, optimizer, buffers, extra_state, logged values, what the leader "
-        f"prints and the files ({len(alone.trace.files)}) that are written."
+        "The same in every history: model, optimizer, buffers, extra_state, logged values, what "
+        f"the leader prints and {counted(len(alone.trace.files), 'written file')}."
     )
     return EXIT_OK
 
@@ -156,11 +158,11 @@ def _differs(
     report["first"] = f"with {words}: {first.sentence}"
     notes = [note for _, trace, _ in wrong for note in trace.notes]
     report["causes"] = causes(alone, found, notes)
-    tell(f"Differs first {report['first']}.")
+    tell(f"First difference, {report['first']}.")
     for also in _besides(found, first):
         tell(f"  also: {also.sentence}")
     for cause in report["causes"]:
-        tell(f"  may come of this: {cause}")
+        tell(f"  likely cause: {cause}")
     return EXIT_FAILED
 
 

@@ -27,12 +27,12 @@ ALIKE = 30
 
 SENTENCES = {
     "call": "{who} calls session.steps({value}), alone it is {was}",
-    "samples": "at step {step} {name} on {who} has other samples than alone",
-    "loss": "at step {step} {name} on {who} has the loss {value}, alone {was}",
-    "gradient": "the gradient of step {step} on {who} is not that alone",
+    "samples": "at step {step} {name} has other samples on {who} than alone",
+    "loss": "at step {step} {name} has the loss {value} on {who}, alone {was}",
+    "gradient": "at step {step} the gradient differs on {who} from that alone",
     "state": "{name} after step {step} is {value} on {who}, alone {was}",
     "logged": "session.log of step {step} says {name}={value}, alone {was}",
-    "printed": "behind step {step} the leader prints {value!r}, alone {was!r}",
+    "printed": "after step {step} the leader prints {value!r}, alone {was!r}",
 }
 """Of each kind of difference; at one step a cause stands before what follows from it."""
 
@@ -139,7 +139,7 @@ class Difference:
     name: str
     sentence: str
     mask: str = ""
-    """Of a printed line: itself without its numbers."""
+    """Of a printed line, or the name of a file: itself without its numbers."""
     variables: tuple[str, ...] = ()
     """Of the script, which were others at that place."""
 
@@ -191,19 +191,21 @@ def of_training(found: Iterable[Difference]) -> list[Difference]:
 
 def causes(alone: Trace, found: Sequence[Difference], notes: Iterable[str]) -> list[str]:
     """Return what may be behind differences: what sessions said, and the script's variables."""
-    alike = {note[:ALIKE]: note for note in notes if note not in alone.notes}
+    known = {*alone.notes, *(one.sentence for one in found)}
+    alike = {note[:ALIKE]: note for note in notes if note not in known}
     said = list(alike.values())
     first = next(iter(of_training(found)), None)
     if first is not None and first.variables:
         names = ", ".join(first.variables[:MOST_NAMED])
         said.append(
-            f"variables of the script that were others there than alone: {names}; what one "
-            "micro-batch leaves to the next, or a tail to the next step, depends on who ran it"
+            f"variables of the script with other values there than alone: {names}. A replica "
+            "computes only some micro-batches, and a joiner has run no earlier tail: a value "
+            "that is carried on in a variable differs between replicas"
         )
     if first is not None and first.kind == "samples":
         said.append(
-            "what the dataset gives does not depend on the index alone: on what a script changes "
-            "in it or in shared memory while loaders fetch ahead, on a generator or file of its own"
+            "what the dataset returns depends on more than the index, such as an attribute, "
+            "shared memory that changes while loaders fetch ahead, a generator or a file of its own"
         )
     return said
 
@@ -228,7 +230,10 @@ def _facts(trace: Trace) -> Iterator[_Fact]:
 
 
 def _difference(was: _Fact, fact: _Fact) -> Difference:
-    sentence = SENTENCES[fact.kind].format(was=was.value or "nothing", **fact._asdict())
+    text = SENTENCES[fact.kind]
+    if str(fact.value).startswith("digest "):  # which tells a reader nothing
+        text = "{name} after step {step} differs on {who} from that alone"
+    sentence = text.format(was=was.value or "nothing", **fact._asdict())
     variables = was.variables, fact.variables
     return Difference(
         kind=fact.kind,
@@ -250,7 +255,8 @@ def _of_files(alone: Trace, other: Trace) -> Iterator[Difference]:
         else:
             text = f"{path} has other content{_where(was.lines, now.lines)}"
         if was != now:
-            yield Difference(kind="file", step=alone.committed, name=path, sentence=text)
+            mask = _NUMBER.sub("#", path)
+            yield Difference(kind="file", step=alone.committed, name=path, sentence=text, mask=mask)
 
 
 def _where(was: tuple[str, ...], now: tuple[str, ...]) -> str:

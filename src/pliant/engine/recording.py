@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -30,7 +29,6 @@ import xxhash
 
 from pliant.core.checked import CheckOrders
 from pliant.core.membership.member import ready_number
-from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.naming import digest_of
@@ -148,9 +146,8 @@ class Recorder:
             return False
         if ready_number(member) and member.ordered is not None:
             return len(member.ordered.replicas) >= wanted
-        with suppress(GroupBroken):
-            return membership.place[1] >= wanted
-        return True
+        # Of the members' own place a replica of several workers asks all of them, and none follows.
+        return membership.team(member.current).place[1] >= wanted
 
     def _printed(self, text: str) -> None:
         if self._is_recording and not self._is_inside and self._leads():

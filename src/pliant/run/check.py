@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,8 +30,11 @@ from pliant.machine import run_files
 from pliant.machine.registry import StateDirectory, find_job
 from pliant.observe.reading import read
 
-LEFT_OUT = (".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")
-"""Directories that are not copied, wherever they lie; ``runs`` only at the top."""
+LEFT_OUT = {".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache"}
+"""Directories that are neither copied nor compared, wherever they lie."""
+
+NOT_COPIED = {"runs"}
+"""Nor is this, at the top: it holds earlier runs."""
 
 MOST_BYTES = 1 << 30
 """Of a directory that is copied; larger data is linked, if its user says so."""
@@ -228,13 +231,14 @@ def _lines(recordings: Path) -> Iterator[dict[str, Any]]:
 # --- directories ---------------------------------------------------------------------
 
 
-def _files(top: Path, linked: frozenset[Path] = frozenset()) -> Iterator[Path]:
+def _files(
+    top: Path, linked: frozenset[Path] = frozenset(), left_out: Set[str] = frozenset()
+) -> Iterator[Path]:
     """Yield the files of a directory that count, and links, which stay such."""
     for where, names, files in os.walk(top):
         here = Path(where)
-        left_out = {*LEFT_OUT, "runs"} if here == top else set(LEFT_OUT)
         links = [n for n in names if here / n in linked or (here / n).is_symlink()]
-        names[:] = sorted(set(names) - left_out - set(links))
+        names[:] = sorted(set(names) - LEFT_OUT - (left_out if here == top else set()) - set(links))
         yield from (here / name for name in (*links, *files))
 
 
@@ -247,7 +251,7 @@ def _copy(top: Path, into: Path, linked: frozenset[Path]) -> _Marks:
     into.mkdir(parents=True)
     before: _Marks = {}
     copied = 0
-    for source in _files(top, linked):
+    for source in _files(top, linked, NOT_COPIED):
         target = into / source.relative_to(top)
         target.parent.mkdir(parents=True, exist_ok=True)
         if source in linked or source.is_symlink():
@@ -273,6 +277,8 @@ def _changed(top: Path, before: _Marks) -> dict[str, FileSeen]:
     for path in _files(top):
         if path.is_symlink() or not path.is_file() or before.get(path) == _mark(path):
             continue
+        if path.match(".?*.steps") and path.with_name(path.stem[1:]).exists():
+            continue  # the index of a step log names the run that wrote it
         data = path.read_bytes()
         is_text = len(data) <= TEXT_BYTES and b"\0" not in data
         lines = tuple(data.decode(errors="replace").splitlines()) if is_text else ()

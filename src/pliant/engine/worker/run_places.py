@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pliant.core.values import Incarnation
-from pliant.engine.worker.bootstrap import worker_context
+from pliant.engine.worker.bootstrap import check_orders, worker_context
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory, replace_file
 from pliant.machine.locks import held
@@ -37,7 +37,7 @@ def run_dir() -> Path:
         OSError: it cannot be made.
     """
     context = worker_context()
-    if context is not None:
+    if context is not None and check_orders() is None:  # a check compares what lies where it works
         path = Path(context.assignment.work.out) / run_files.OUTPUTS
     else:
         path = Path("runs", f"{Path(sys.argv[0]).stem or 'python'}{ALONE}").absolute()
