@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,15 @@ def test_a_type_that_safetensors_lacks_is_named(root: LocalStorage, tmp_path: Pa
 
     with pytest.raises(ConfigError, match="z is complex128, which safetensors does not have"):
         export(open_checkpoint(root, name), tmp_path / "x")
+
+
+def test_without_the_library_one_sentence_says_what_to_install(
+    root: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+
+    with pytest.raises(ConfigError, match=re.escape("pip install 'pliant[export]'")):
+        export(open_checkpoint(root, save(root).name), tmp_path / "x")
 
 
 def test_a_bench_measures_and_leaves_nothing(root: LocalStorage, tmp_path: Path) -> None:

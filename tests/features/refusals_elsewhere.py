@@ -633,6 +633,13 @@ CHECKPOINTS = [
         "test_a_type_that_safetensors_lacks_is_named",
     ),
     Refusal(
+        sentence="pliant checkpoint export needs safetensors: pip install 'pliant[export]'",
+        when="`pliant checkpoint export` without the library",
+        instead="install it",
+        proof="tests/checkpoint/test_compare_and_export.py::"
+        "test_without_the_library_one_sentence_says_what_to_install",
+    ),
+    Refusal(
         sentence="theirs/.metadata holds more than tensors and plain values, and reading it may "
         "run code of whoever wrote it; allow it with --trust if you know them",
         when="a foreign checkpoint could run code when it is read",

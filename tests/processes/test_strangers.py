@@ -33,7 +33,7 @@ def test_no_other_user_gets_a_port_whether_it_listens_or_not(address: str) -> No
         if not is_another_user(found):
             pytest.skip("only root may become another user")
         for _ in range(50):
-            listener = port.listen(bytes(8))  # raises if somebody else does
+            listener = port.listen()  # raises if somebody else does
             time.sleep(0.005)
             port.stop_listening(listener)
             time.sleep(0.005)

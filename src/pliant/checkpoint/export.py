@@ -1,37 +1,24 @@
 """Exporting a checkpoint's weights as one safetensors file.
 
-Owns that format's few rules: a length, a JSON header, then the tensors without gaps.  It is written
-here, one tensor in memory at a time, so that exporting needs neither the package nor the memory of
-a whole model.  Must not know what the weights are for.
+Owns which tensors it holds, under which names.  Must not know the format, which is the library's,
+nor what the weights are for.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from pliant.checkpoint.dcp.manifest import Item
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load
 from pliant.checkpoint.failures import storage_error
 from pliant.core.errors import ConfigError
-from pliant.engine.state.tagged_codec import DTYPES
 from pliant.machine.files import fresh_beside
 
-_DTYPES = {
-    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
-    "bool": "BOOL",
-    "complex64": "C64",
+_DTYPES = {"bool", "bfloat16", "complex64", "float8_e4m3fn", "float8_e5m2"} | {
+    *(f"float{bits}" for bits in (16, 32, 64)),
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 }
 
 
@@ -55,26 +42,44 @@ def export(
     is written once, as safetensors and transformers expect, who tie it again on loading; plain
     ``load_state_dict(strict=True)`` wants all names: ``repeat_tied``.
 
+    The tensors are in memory together while they are written.
+
     Raises:
-        ConfigError: there is nothing below ``under``, or a type that the format lacks.
+        ConfigError: there is nothing below ``under``, a type that the format lacks, or no library.
     """
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "pliant checkpoint export needs safetensors: pip install 'pliant[export]'"
+        ) from error
     weights = _weights(checkpoint, under)
     tied: dict[str, str] = {}
     if not repeat_tied:
         weights, tied = _untied(weights)
-    header = _header(checkpoint, weights, tied)
+    about = {"format": "pt", **tied}
+    if checkpoint.manifest is not None:
+        about["pliant_checkpoint"] = checkpoint.manifest.name
+    loaded = load(checkpoint, [item.name for item in weights.values()])
+    tensors = {name: loaded[item.name].contiguous() for name, item in weights.items()}
     try:
         with fresh_beside(path) as fresh:
-            _write(fresh, header, _tensors(checkpoint, weights.values()))
+            fresh.touch()
+            mode = fresh.stat().st_mode
+            save_file(tensors, fresh, about)
+            fresh.chmod(mode)  # the library's is for nobody but its owner
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
             fresh.replace(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise storage_error(error, str(path), "written") from error
     size = path.stat().st_size
     return Exported(path=str(path), num_tensors=len(weights), num_bytes=size, tied=tied)
 
 
 def _weights(checkpoint: StoredCheckpoint, under: str) -> dict[str, Item]:
-    """Return items by their name in the file, widest elements first: all lie aligned."""
+    """Return items by their name in the file."""
     found = {
         ".".join(map(str, item.path[1:])): item
         for item in checkpoint.items.values()
@@ -88,7 +93,7 @@ def _weights(checkpoint: StoredCheckpoint, under: str) -> dict[str, Item]:
     for name, item in found.items():
         if item.dtype not in _DTYPES:
             raise ConfigError(f"{name} is {item.dtype}, which safetensors does not have")
-    return dict(sorted(found.items(), key=lambda pair: (-DTYPES[pair[1].dtype].itemsize, pair[0])))
+    return found
 
 
 def _untied(weights: dict[str, Item]) -> tuple[dict[str, Item], dict[str, str]]:
@@ -101,38 +106,3 @@ def _untied(weights: dict[str, Item]) -> tuple[dict[str, Item], dict[str, str]]:
         if holder != name:
             tied[name] = holder
     return {name: item for name, item in weights.items() if name not in tied}, tied
-
-
-def _header(checkpoint: StoredCheckpoint, weights: dict[str, Item], tied: dict[str, str]) -> bytes:
-    about = {"format": "pt", **tied}
-    if checkpoint.manifest is not None:
-        about["pliant_checkpoint"] = checkpoint.manifest.name
-    entries: dict[str, object] = {"__metadata__": about}
-    start = 0
-    for name, item in weights.items():
-        end = start + DTYPES[item.dtype].itemsize * math.prod(item.shape)
-        entries[name] = {
-            "dtype": _DTYPES[item.dtype],
-            "shape": list(item.shape),
-            "data_offsets": [start, end],
-        }
-        start = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _tensors(checkpoint: StoredCheckpoint, items: Iterable[Item]) -> Iterator[memoryview]:
-    for item in items:
-        (tensor,) = load(checkpoint, [item.name]).values()
-        if tensor.numel():
-            yield memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-
-
-def _write(path: Path, header: bytes, parts: Iterable[memoryview]) -> None:
-    with path.open("xb") as file:
-        file.write(header)
-        for part in parts:
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())

@@ -14,8 +14,8 @@ know how many connections there are, when one is given up, or what a greeting is
 
 Challenge and response with HMAC (RFC 2104) over SHA-256, as in ISO/IEC 9798-4.  Nothing is said to
 who has not knocked properly, or plays back a knock; every text names its direction, so none can be
-sent back.  What travels later is protected by TLS alone.  TLS does not begin with a knock, and the
-kernel lets nothing else through to a listener (``knock_filter``): it waits to be heard first.
+sent back.  What travels later is protected by TLS alone.  TLS begins once the knock was heard: of
+several connections to one member only the first that is heard goes on into TLS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pliant.engine.groups.knock_filter import WORD_BYTES
 from pliant.machine.tls import TlsContexts
 
 READ, WRITE = 1, 2
@@ -40,6 +39,7 @@ SECRET_BYTES = 32
 MAX_GREETING_BYTES = 16 << 20
 """Largest greeting: that of a reference to a member with another model describes every weight."""
 
+_WORD_BYTES = 8
 _NONCE_BYTES = 32
 _MAC_BYTES = 32
 _WHO = struct.Struct("<8sQII")
@@ -118,7 +118,7 @@ class Hello:
 
 def word_of(secret: bytes) -> bytes:
     """Return the 8 bytes with which every knock of a generation begins; they prove nothing."""
-    return hmac.digest(secret, b"pliant/1", "sha256")[:WORD_BYTES]
+    return hmac.digest(secret, b"pliant/1", "sha256")[:_WORD_BYTES]
 
 
 def connecting(hello: Hello, greeting: bytes) -> Steps[bytes]:

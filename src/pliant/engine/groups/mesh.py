@@ -32,9 +32,7 @@ from pliant.engine.groups.handshake import (
     Steps,
     accepting,
     connecting,
-    word_of,
 )
-from pliant.engine.groups.knock_filter import hear_all
 from pliant.engine.groups.port import Port, parse_endpoint
 from pliant.machine.tls import TlsContexts
 
@@ -49,8 +47,7 @@ HANDSHAKE_S = 5.0
 
 _FIRST_ANSWER_S, _MAX_ANSWER_S = 0.05, 2.0
 """Longest wait for an answer before another knock, doubled each time: a full queue of the other
-side would have the kernel try again after a second, and a knock may come to a listener of another
-generation, whose kernel drops it."""
+side would have the kernel try again after a second."""
 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
 """Between two knocks at a member that does not listen yet, in seconds."""
@@ -275,7 +272,7 @@ class Mesh:
 
     def _listen(self) -> None:
         if self._listener is None:
-            self._listener = self._port.listen(word_of(self._secret))
+            self._listener = self._port.listen()
             self._epoll.register(self._listener.fileno(), select.EPOLLIN)
 
     def _close_listener(self) -> None:
@@ -296,7 +293,6 @@ class Mesh:
                     self._woken.wait(_MAX_PAUSE_S)  # epoll would tell of them again at once
                 return
             sock.setblocking(False)
-            hear_all(sock)
             hello = self._hello(sock)
             self._start(hello, accepting(hello, self._greet), time.monotonic() + STRANGER_S)
             self._advance(sock.fileno())

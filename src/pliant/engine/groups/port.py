@@ -14,10 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import weakref
-
-from pliant.engine.groups.knock_filter import let_in
 
 _SILENT_S = 3
 """For so long the kernel keeps a connection to itself that says nothing (tcp(7))."""
@@ -35,9 +32,6 @@ class Port:
         Raises:
             OSError: this machine has no such address.
         """
-        self._listeners: dict[socket.socket, bytes] = {}
-        """All that listen, with the word that each lets in."""
-        self._lock = threading.Lock()
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
         reserved = self._bound((address, 0))
         self._address = reserved.getsockname()[:2]
@@ -47,28 +41,20 @@ class Port:
         self.close = weakref.finalize(self, os.close, reserved.detach())
         """Give the port back; as happens once nobody refers to this any more."""
 
-    def listen(self, word: bytes) -> socket.socket:
+    def listen(self) -> socket.socket:
         """Return a socket that listens; for ``stop_listening``.
 
-        ``word``: what comes in begins with it, or with that of another that listens: a connection
-        may come to any of them, and who sees at once that it was the wrong one tries again.
+        Several may listen: a connection comes to any of them, and the wrong one hangs up.
         """
         listener = self._bound(self._address)
         with contextlib.suppress(OSError):  # a kernel without it wakes us for who says nothing
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_S)
-        with self._lock:
-            words = {word, *self._listeners.values()}
-            for each in (listener, *self._listeners):
-                let_in(each, words)
-            listener.listen(_BACKLOG)
-            self._listeners[listener] = word
+        listener.listen(_BACKLOG)
         listener.setblocking(False)
         return listener
 
     def stop_listening(self, listener: socket.socket) -> None:
         """Refuse whoever comes from now on, also where a child of the script holds it."""
-        with self._lock:
-            del self._listeners[listener]
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
