@@ -13,27 +13,27 @@ Every block of README and ``docs/`` names a language, and that says what is done
 All of a page happens in one fresh directory that has ``examples/``, with a home of its own, from
 top to bottom, and everything must end with exit code 0.  After each command the test waits, as a
 person would, until the jobs that run have the size they were asked for.  What is otherwise stands
-in an HTML comment before the block, which readers do not see:
+in ``directives/`` under the page's path.  The block has a comment of one word before it, and the
+file says below ``[word]``, one directive a line (lines that are indented go on with it):
 
-    <!-- test: not run: needs root -->          the block is not run, and why
-    <!-- test: not run: pliant agent: ... -->   commands that begin like this are not run, and why
-    <!-- test: goes on -->                      the last command goes on meanwhile, as in a terminal
-                                                of its own; the next one comes when its job trains
-    <!-- test: goes on: pliant agent -->        those that begin like this do
-    <!-- test: goes on at once: pliant co -->   and the next one comes as soon as it says something
-    <!-- test: interrupted: pliant logs -f -->  those get Ctrl-C once they have said something
-    <!-- test: exits 3: pliant claim -->        those end with this code (without a name: the last);
-                                                if they go on, at Ctrl-C at the page's end
-    <!-- test: all ended -->                    first, all that goes on has come to its end
-    <!-- test: needs: openssl -->               the block is run where that command is installed
-    <!-- test: soak -->                         the block is run by `make soak` only, which forks
-                                                nothing (``walk.py``)
-    <!-- test: elsewhere -->                    the block is run in another directory
-    <!-- test: for "3000" take "30" -->         so that the test is short
-    <!-- test: file: train.py -->               what the block says is also written to that file
-    <!-- test: $ cp examples/minimal.py x.py -->    a command to run before the block
-    <!-- test: python: ... -->                  lines before each python block from here on; where
-                                                they end with a colon, the block is what follows it
+    not run: needs root           the block is not run, and why
+    not run: pliant agent: ...    commands that begin like this are not run, and why
+    goes on                       the last command goes on meanwhile, as in a terminal of its own;
+                                  the next one comes when its job trains
+    goes on: pliant agent         those that begin like this do
+    goes on at once: pliant co    and the next one comes as soon as it says something
+    interrupted: pliant logs -f   those get Ctrl-C once they have said something
+    exits 3: pliant claim         those end with this code (without a name: the last); if they go
+                                  on, at Ctrl-C at the page's end
+    all ended                     first, all that goes on has come to its end
+    needs: openssl                the block is run where that command is installed
+    soak                          the block is run by `make soak` only, which forks nothing
+    elsewhere                     the block is run in another directory
+    for "3000" take "30"          so that the test is short
+    file: train.py                what the block says is also written to that file
+    $ cp examples/minimal.py x    a command to run before the block
+    python: ...                   lines before each python block from here on; where they end with
+                                  a colon, the block is what follows it
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+DIRECTIVES = Path(__file__).parent / "directives"
 
 LANGUAGES = frozenset({"sh", "console", "python", "yaml", "json", "text", "mermaid"})
 VERBS = (
@@ -63,7 +64,8 @@ VERBS = (
 COMMAND = re.compile(r"\s*(\$ |(pliant|python3?|pip|pipx|uv|make|openssl) )")
 """How a line begins that should be in a block that is run."""
 
-_COMMENT = re.compile(r"<!-- test: (.*?)\s*-->", re.DOTALL)
+_WORD = re.compile(r" *<!-- (\w+) -->$")
+_SECTION = re.compile(r"\[(\w+)\]$")
 _FENCE = re.compile(r"( *)```(\w*)\s*$")
 
 
@@ -73,7 +75,7 @@ class PageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One comment: what is otherwise, and of which commands."""
+    """One directive: what is otherwise, and of which commands."""
 
     verb: str
     text: str = ""
@@ -123,52 +125,70 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The blocks of a page, in order, and the notes behind the last of them."""
+    """The blocks of a page, in order."""
 
     path: Path
     blocks: tuple[Block, ...]
 
-    @property
-    def name(self) -> str:
-        """Return its path in the repository."""
-        return (
-            str(self.path.relative_to(ROOT)) if self.path.is_relative_to(ROOT) else str(self.path)
-        )
+
+def directives_of(page: Path) -> Path:
+    """Return the path of a page's directives, which need not exist."""
+    name = page.relative_to(ROOT) if page.is_relative_to(ROOT) else Path(page.name)
+    parts = name.parts[1:] if name.parts[0] == "docs" else name.parts
+    return DIRECTIVES.joinpath(*parts).with_suffix(".txt")
 
 
-def read_page(path: Path) -> Page:
-    """Read the blocks of a page.
+def read_page(path: Path, directives: Path | None = None) -> Page:
+    """Read the blocks of a page, and what its directives say of them.
 
     Raises:
-        PageError: a block without a language, or a comment that says nothing known.
+        PageError: a block without a language, a word without directives or the other way round, or
+            a directive that says nothing known.
     """
-    text, blocks, notes = path.read_text(), [], []
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
-    starts = {match.start(): match for match in _COMMENT.finditer(text)}
+    notes_of = read_directives(directives or directives_of(path))
+    unused, blocks = set(notes_of), []
     block: Block | None = None
-    indent, position = "", 0
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    indent, word = "", None
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
         fence = _FENCE.match(line)
         place = f"{name}:{number}"
-        if block is None:
-            at = position + len(line) - len(line.lstrip())
-            if line.strip() and at in starts:
-                notes.append(_note(starts[at][1], place))
         if fence and block is None:
             indent, language = fence.groups()
             if language not in LANGUAGES:
                 known = ", ".join(sorted(LANGUAGES))
                 raise PageError(f"{place}: a block names its language, one of {known}")
-            block, notes = Block(place, language, [], notes), []
+            if word and word not in notes_of:
+                raise PageError(f"{place}: no directives are called [{word}]")
+            unused.discard(word or "")
+            block = Block(place, language, [], notes_of[word] if word else [])
         elif fence and block is not None:
             blocks.append(block)
             block = None
         elif block is not None:
-            block.lines.append(line.removeprefix(indent).rstrip("\n"))
-        position += len(line)
+            block.lines.append(line.removeprefix(indent))
+        word = match[1] if (match := _WORD.match(line)) else None
     if block is not None:
         raise PageError(f"{block.place}: the block has no end")
+    if unused:
+        raise PageError(f"{name}: no block is called {', '.join(sorted(unused))}")
     return Page(path, tuple(blocks))
+
+
+def read_directives(path: Path) -> dict[str, list[Note]]:
+    """Return the directives below each ``[word]`` of a file; none if there is no file."""
+    notes: dict[str, list[Note]] = {}
+    lines: list[str] = path.read_text().splitlines() if path.is_file() else []
+    while lines:
+        first, more = lines.pop(0), []
+        while lines and (not lines[0] or lines[0].startswith(" ")):
+            more.append(lines.pop(0))
+        if section := _SECTION.match(first):
+            notes[section[1]] = below = []
+        else:
+            text = textwrap.dedent("\n".join(more)).rstrip()
+            below.append(_note("\n".join(filter(None, (first, text))), path.name))
+    return notes
 
 
 def _note(text: str, place: str) -> Note:
@@ -181,6 +201,4 @@ def _note(text: str, place: str) -> Note:
     verb, _, rest = text.partition(":")
     if verb not in VERBS or (verb == "not run" and not rest.strip()):
         raise PageError(f"{place}: nobody knows what {text!r} means; see tests/pages/blocks.py")
-    # In a list the comment is indented as its block is.
-    is_python = verb == "python"
-    return Note(verb, textwrap.dedent(rest.removeprefix(" ")) if is_python else rest.strip())
+    return Note(verb, rest.strip("\n") if verb == "python" else rest.strip())

@@ -6,43 +6,50 @@ from pathlib import Path
 
 import pytest
 from tests.live.stage import FORKED_PLIANT, stage
-from tests.pages.blocks import PageError, read_page
+from tests.pages.blocks import Page, PageError, read_page
 from tests.pages.shown import is_shown
 from tests.pages.walk import Walk, forked_words
 
 
-def _page(directory: Path, text: str) -> Path:
+def _page(directory: Path, text: str, directives: str = "") -> Page:
     path = directory / "page.md"
     path.write_text(text)
-    return path
+    (directory / "page.txt").write_text(directives)
+    return read_page(path, directory / "page.txt")
 
 
-def _walk(directory: Path, text: str) -> None:
-    page = read_page(_page(directory, text))
+def _walk(directory: Path, text: str, directives: str = "") -> None:
+    page = _page(directory, text, directives)
     with stage(forked=False) as fresh:
         Walk(page, directory, fresh, fresh, is_soak=True).all_of_it()
 
 
 def test_a_block_says_its_language(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"page\.md:2: a block names its language"):
-        read_page(_page(tmp_path, "text\n```\npliant run train.py\n```\n"))
+        _page(tmp_path, "text\n```\npliant run train.py\n```\n")
 
 
-@pytest.mark.parametrize("comment", ["not run", "not run:", "to come", "exits: pliant"])
-def test_a_comment_means_something_and_gives_its_reason(tmp_path: Path, comment: str) -> None:
+@pytest.mark.parametrize("directive", ["not run", "not run:", "to come", "exits: pliant"])
+def test_a_directive_means_something_and_gives_its_reason(tmp_path: Path, directive: str) -> None:
     with pytest.raises(PageError, match="nobody knows"):
-        read_page(_page(tmp_path, f"<!-- test: {comment} -->\n```sh\npliant stop\n```\n"))
+        _page(tmp_path, "<!-- stop -->\n```sh\npliant stop\n```\n", f"[stop]\n{directive}\n")
 
 
-def test_comments_are_of_the_block_that_follows_and_substitutions_must_fit(tmp_path: Path) -> None:
-    text = (
-        '<!-- test: for "300" take "3" -->\n\n  ```sh\n  echo 300\n  ```\n\n```sh\necho 300\n```\n'
-    )
-    first, second = read_page(_page(tmp_path, text)).blocks
+def test_a_word_has_directives_and_directives_have_a_block(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match=r"page\.md:2: no directives are called \[stop\]"):
+        _page(tmp_path, "<!-- stop -->\n```sh\npliant stop\n```\n")
+    with pytest.raises(PageError, match=r"page\.md: no block is called stop"):
+        _page(tmp_path, "```sh\npliant stop\n```\n", "[stop]\nsoak\n")
+
+
+def test_a_word_is_of_the_block_that_follows_and_substitutions_must_fit(tmp_path: Path) -> None:
+    text = "  <!-- short -->\n  ```sh\n  echo 300\n  ```\n\n```sh\necho 300\n```\n"
+    directives = '[short]\nfor "300" take "3"\n'
+    first, second = _page(tmp_path, text, directives).blocks
 
     assert (first.text, second.text) == ("echo 3\n", "echo 300\n")
 
-    (block,) = read_page(_page(tmp_path, text.split("\n\n```")[0].replace("echo 300", "x"))).blocks
+    (block, _) = _page(tmp_path, text.replace("  echo 300", "x"), directives).blocks
     with pytest.raises(PageError, match="is not in the block"):
         assert block.text
 
@@ -84,14 +91,14 @@ def test_a_page_whose_command_fails_fails_with_its_place(tmp_path: Path) -> None
         _walk(tmp_path, "```sh\npliant status\n```\n")
 
 
-@pytest.mark.parametrize("code", ["", "<!-- test: exits 3 -->\n"])
+@pytest.mark.parametrize("code", ["", "exits 3\n"])
 def test_what_goes_on_must_end_as_the_page_says(tmp_path: Path, code: str) -> None:
-    goes_on = "```sh\necho $$ > pid; echo begun; read word < end; exit 4\n```\n"
+    goes_on = "<!-- on -->\n```sh\necho $$ > pid; echo begun; read word < end; exit 4\n```\n"
     ends = "```sh\necho > end\nwhile [ -e /proc/$(cat pid)/exe ]; do sleep 0.1; done\n```\n"
-    notes = f"<!-- test: $ mkfifo end -->\n{code}<!-- test: goes on at once -->\n"
+    directives = f"[on]\n$ mkfifo end\n{code}goes on at once\n"
 
     with pytest.raises(AssertionError, match=r"page\.md:\d+: echo .*\n.*exit code 4, not "):
-        _walk(tmp_path, notes + goes_on + ends)
+        _walk(tmp_path, goes_on + ends, directives)
 
 
 def test_json_is_no_yaml(tmp_path: Path) -> None:
@@ -107,9 +114,10 @@ def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
 def test_what_is_not_run_leaves_no_trace_and_the_rest_is_run(tmp_path: Path) -> None:
     _walk(
         tmp_path,
-        "<!-- test: not run: touch a: it needs root -->\n```sh\ntouch a\ntouch b\n```\n"
-        "<!-- test: not run: needs root -->\n```sh\ntouch c\n```\n"
-        "<!-- test: $ touch d -->\n<!-- test: exits 1 -->\n```sh\nfalse   # never true\n```\n",
+        "<!-- a -->\n```sh\ntouch a\ntouch b\n```\n<!-- c -->\n```sh\ntouch c\n```\n"
+        "<!-- d -->\n```sh\nfalse   # never true\n```\n",
+        "[a]\nnot run: touch a: it needs root\n\n[c]\nnot run: needs root\n\n"
+        "[d]\n$ touch d\nexits 1\n",
     )
 
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["b", "d", "examples"]
@@ -118,11 +126,12 @@ def test_what_is_not_run_leaves_no_trace_and_the_rest_is_run(tmp_path: Path) -> 
 def test_lines_before_a_python_block_may_open_what_it_stands_in(tmp_path: Path) -> None:
     _walk(
         tmp_path,
-        "<!-- test: python:\nfor word in ['a', 'b']:\n    if word != 'a':\n-->\n"
-        "```python\nprint(word, file=open('said', 'a'))\n```\n"
-        "- in a list\n\n  <!-- test: python:\n  with open('said', 'a') as said:\n  -->\n"
-        "  ```python\n  for word in 'cd':\n      print(word, file=said)\n  ```\n"
-        "<!-- test: python: -->\n```python\nprint('e', file=open('said', 'a'))\n```\n",
+        "<!-- each -->\n```python\nprint(word, file=open('said', 'a'))\n```\n"
+        "- in a list\n\n"
+        "  <!-- said -->\n  ```python\n  for word in 'cd':\n      print(word, file=said)\n  ```\n"
+        "<!-- none -->\n```python\nprint('e', file=open('said', 'a'))\n```\n",
+        "[each]\npython:\n    for word in ['a', 'b']:\n        if word != 'a':\n\n"
+        "[said]\npython:\n    with open('said', 'a') as said:\n\n[none]\npython:\n",
     )
 
     assert (tmp_path / "work" / "said").read_text().split() == ["b", "c", "d", "e"]
