@@ -1,15 +1,16 @@
-"""How words are read that the parser cannot tell: behind ``--pool`` or a script, and durations."""
+"""How words are read: devices, teams, users, durations, and what stands behind a script."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
-from pliant.cli.arguments import of_script, seconds, with_name
+from pliant.cli.arguments import of_script, rules_of, seconds, users_of, with_name
 from pliant.cli.main import app
 from pliant.core.errors import ConfigError
 
@@ -130,3 +131,55 @@ def test_help_behind_a_script_is_the_scripts(tmp_path: Path) -> None:
     context = command.commands["run"].make_context("run", [str(script), "5", "--help"])
 
     assert context.params["arguments"] == ["5", "--help"]
+
+
+NOTHING: dict[str, Any] = {
+    "quota": None,
+    "no_quota": False,
+    "borrow_limit": None,
+    "no_borrow_limit": False,
+    "reclaim": None,
+    "by": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({}, {}),
+        ({"quota": 0}, {"quota": 0}),
+        ({"no_quota": True}, {"quota": None}),
+        ({"quota": 2, "borrow_limit": 0}, {"quota": 2, "borrowLimit": 0}),
+        ({"quota": 2, "no_borrow_limit": True}, {"quota": 2, "borrowLimit": None}),
+        ({"reclaim": "Never"}, {"reclaim": {"from": "Never"}}),
+        ({"by": ["urgent", "high"]}, {"reclaim": {"by": ["urgent", "high"]}}),
+        ({"by": ["*"]}, {"reclaim": {"by": None}}),
+    ],
+)
+def test_only_what_is_named_is_said(typed: dict[str, Any], said: dict[str, Any]) -> None:
+    assert rules_of(**{**NOTHING, **typed}) == said
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ({"quota": 2, "no_quota": True}, "--quota 2 and --no-quota: leave out one of them"),
+        (
+            {"quota": 2, "borrow_limit": 1, "no_borrow_limit": True},
+            "--borrow-limit 1 and --no-borrow-limit: leave out one of them",
+        ),
+        ({"borrow_limit": 1}, "--borrow-limit 1 counts from a quota; give --quota, too"),
+        ({"borrow_limit": 1, "no_quota": True}, "--borrow-limit 1 counts from a quota"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(typed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rules_of(**{**NOTHING, **typed})
+
+    assert str(caught.value).startswith(sentence)
+
+
+def test_who_is_not_named_leaves_it_as_it_was_and_everybody_is_a_star() -> None:
+    assert users_of(None) == users_of([]) == {}
+    assert users_of(["ada", "cy"]) == {"users": ["ada", "cy"]}
+    assert users_of(["*"]) == {"users": None}

@@ -1,4 +1,4 @@
-"""One command on every host: who coordinates, and what numbers of hosts stand for."""
+"""One command on every host: who coordinates, and what the others do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,23 @@ from typing import Any
 import pytest
 
 from pliant.agent.agent_config import GRACE_S
-from pliant.cli import candidates, run_commands, several_hosts
+from pliant.cli import run_commands, several_hosts
 from pliant.cli.arguments import seconds
-from pliant.cli.host_numbers import bounds_of, replicas_on
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.resolved import Settings, resolve
+from pliant.cli.settings import Settings, resolve
 from pliant.cli.several_hosts import (
     address_of,
+    bounds_of,
     directory_of,
     joining,
+    replicas_on,
     run_on_several,
     take_part,
 )
 from pliant.core.errors import ConfigError
 from pliant.core.takeover import CoordinatorSign
 from pliant.machine.interfaces import place_of
+from pliant.run.candidate import Candidate
 from pliant.run.coordinator_places import write_sign
 
 WHAT = WhatToRun(words=["train.py"])
@@ -118,9 +121,7 @@ def test_who_finds_the_address_taken_joins(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(several_hosts, "take_part", join)
 
-    code = run_on_several(
-        WHAT, settings(join=f"127.0.0.1:{taken}"), {}, may_coordinate=candidates.run, as_json=False
-    )
+    code = run_on_several(WHAT, settings(join=f"127.0.0.1:{taken}"), {}, as_json=False)
 
     assert code == 7
     assert [one.port for one in joined] == [taken]
@@ -195,3 +196,46 @@ def test_the_agent_of_a_host_that_joins_has_the_grace_that_was_given(
 def test_a_grace_that_is_no_time_is_refused_where_it_was_given() -> None:
     with pytest.raises(ConfigError, match="--grace 'soon' is no duration"):
         joining(settings(grace="soon"))
+
+
+PLACES = "gone.invalid:7000,127.0.0.2:7341,10.254.254.254:7000"
+
+
+def test_a_host_is_the_one_of_the_places_that_has_its_address(tmp_path: Path) -> None:
+    sign = tmp_path / "coordinator.json"
+    write_sign(sign, CoordinatorSign(url="http://127.0.0.1:7000", incarnation=1, beat=0))
+
+    here = joining(settings(join=PLACES))
+    assert (here.turn, here.address, here.port) == (1, "127.0.0.2", 7341)
+    assert joining(settings(join=f"@{sign}")).turn is None
+
+
+def test_several_that_may_coordinate_need_a_directory_that_all_see() -> None:
+    with pytest.raises(ConfigError, match="say with --out DIR where the run's files go"):
+        run_on_several(WHAT, settings(join=PLACES), {}, as_json=False)
+
+
+def test_the_register_lies_in_the_directory_of_the_run_unless_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    found: list[Candidate] = []
+
+    def stand(candidate: Candidate) -> None:
+        found.append(candidate)
+
+    monkeypatch.setattr("pliant.run.candidate.run_candidate", stand)
+    given = settings(join=PLACES, out=tmp_path / "run")
+    here = joining(given)
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+
+    several_hosts._run_candidate(here, WHAT, given, environ, as_json=True)
+    elsewhere = {**given, "register": replace(given["register"], value="s3://bucket/gpt")}
+    several_hosts._run_candidate(here, WHAT, elsewhere, environ, as_json=True)
+
+    assert [one.config.register for one in found] == [
+        str(tmp_path / "run" / "register"),
+        "s3://bucket/gpt",
+    ]
+    assert {one.turn for one in found} == {1}

@@ -1,4 +1,4 @@
-"""A job that cannot go on, or never began, ends in one sentence and leaves nothing useless."""
+"""What happens around a job: the checks before it, and what is said at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.certificates import Authority
 
 from pliant.cli import start
 from pliant.cli.main import code_of
-from pliant.cli.resolved import resolve
+from pliant.cli.settings import resolve
+from pliant.cli.start import invitation
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.machine import locks
@@ -369,3 +370,33 @@ def test_more_workers_than_cores_are_told_at_the_start(
     told = capsys.readouterr().out.split("files:")[0]
     assert told.startswith(said)
     assert bool(told) is bool(said)
+
+
+TOKEN = Path("/job.token")
+
+
+def test_a_coordinator_alone_waits_for_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    invitation(TOKEN, takes_part=False, is_quiet=False)("https://10.0.0.1:7000")
+
+    assert capsys.readouterr().err == (
+        "waiting for agents: pliant agent --join 10.0.0.1:7000 --token-file /job.token "
+        "--tls-ca CA --tls-certificate CERTIFICATE --tls-key KEY\n"
+    )
+
+
+def test_a_host_that_takes_part_names_the_command_that_was_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Seen: pliant run --join told people to start agents."""
+    invitation(TOKEN, takes_part=True, is_quiet=False)("http://10.0.0.1:7000")
+
+    assert capsys.readouterr().err == (
+        "this host coordinates, at 10.0.0.1:7000: the same command on any other host joins it, "
+        "with a copy of /job.token\n"
+    )
+
+
+def test_nothing_is_said_to_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    invitation(TOKEN, takes_part=True, is_quiet=True)("http://10.0.0.1:7000")
+
+    assert capsys.readouterr().err == ""

@@ -22,7 +22,7 @@ import pliant
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.open import open_storage
-from pliant.cli.device_arguments import number_of
+from pliant.cli.arguments import number_of
 from pliant.machine import granted_locks, registry
 from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.pool.admin import PoolAdmin

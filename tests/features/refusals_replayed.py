@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from tests.features.refusal import Refusal
 
-ONE_SENTENCE = (
-    "tests/cli/test_replay_command.py::test_what_cannot_be_is_one_sentence_and_exit_code_2"
-)
+ONE_SENTENCE = "tests/cli/test_replay.py::test_what_cannot_be_is_one_sentence_and_exit_code_2"
 ONE_SENTENCE_OF_POOLS = (
-    "tests/cli/test_replay_pool.py::test_what_cannot_be_asked_of_a_pool_is_one_sentence"
+    "tests/cli/test_replay.py::test_what_cannot_be_asked_of_a_pool_is_one_sentence"
 )
 SCENARIOS = "tests/simulate/test_replay_scenario.py::"
 
@@ -57,8 +55,7 @@ REPLAYED = [
         sentence="incident.txt is there already; name another file for the scenario",
         when="a scenario would be written over a file",
         instead="another name",
-        proof="tests/cli/test_replay_command.py::"
-        "test_a_scenario_is_written_once_and_never_over_a_file",
+        proof="tests/cli/test_replay.py::test_a_scenario_is_written_once_and_never_over_a_file",
     ),
     Refusal(
         sentence="no scenario can be made: nothing is known of the core within 30 s of that moment",

@@ -129,7 +129,7 @@ UNSEEN = {
 
 GIVEN_ON = {
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
-    "cli/resolved.py": "the sentence of --policy, behind the name of a variable",
+    "cli/settings.py": "the sentence of --policy, behind the name of a variable",
     "{given.source}: {error}": "the core's, of --placement, behind where that was given",
     "state_handover.py": "the sentence of who found that replicas differ",
     "other_scripts.py": "a custom's; each is on the page, of a script",

@@ -1,8 +1,8 @@
-"""What was typed, where the parser of the command line cannot tell.
+"""Options that several commands have, and what was typed where the parser cannot tell.
 
-Owns how durations and fields of a policy are read, whether the word after ``--pool``, which may
-stand alone, is the pool's name or what is to run, and whose an option behind the script is.  Knows
-nothing of what they mean.
+Owns each option once, and how durations, devices, teams, users and fields of a policy are read;
+whether the word after ``--pool``, which may stand alone, is the pool's name or what is to run, and
+whose an option behind the script is.  Knows nothing of what they mean.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 from typer.core import TyperCommand
 
+from pliant.cli.help import job_names
+from pliant.core.device_names import cores_of
 from pliant.core.durations import MOST_S, seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
+from pliant.http.client import Caller
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.registry import StateDirectory
 from pliant.spec.model import NAME
+from pliant.spec.pool import devices_of
 
 POOL = "--pool"
 
@@ -218,3 +223,194 @@ def some_seconds(flag: str, text: str, otherwise: str = "") -> float:
     if value_s == 0:
         raise ConfigError(f"{flag} {text} must be more than 0{otherwise}")
     return value_s
+
+
+Job = Annotated[
+    str | None,
+    typer.Option(
+        "--job", metavar="NAME", help="Which job, if several run.", autocompletion=job_names
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+LogJson = Annotated[
+    bool, typer.Option("--json", help="Print the event log's records as they come.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Look at the run in this directory instead."),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar="PLIANT_TLS_CA",
+        show_envvar=False,
+        help="The coordinator speaks TLS; this CA signs its certificate.",
+    ),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        envvar="PLIANT_TLS_CERTIFICATE",
+        show_envvar=False,
+        help="This host's, if the coordinator wants one.",
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        envvar="PLIANT_TLS_KEY",
+        show_envvar=False,
+        help="Of that certificate.",
+    ),
+]
+PoolName = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="NAME",
+        envvar="PLIANT_POOL",
+        show_envvar=False,
+        help="Which pool, if several run.",
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Run in the background; follow it with status.")
+]
+Target = Annotated[str, typer.Argument(metavar="SCRIPT|-m MODULE|JOB.YAML", help="What to run.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGS",
+        help="The script's; behind -- if they look like options of pliant.",
+    ),
+]
+
+
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its number, or its name.")]
+Kind = Annotated[
+    str, typer.Option("--kind", metavar="KIND", help="Of which kind.  [default: the pool's first]")
+]
+Why = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why, for those who wait for it.")
+]
+
+
+def devices_here(
+    typed: str | None, in_file: str | int | None, *, place: str
+) -> tuple[int | None, tuple[str, ...] | None]:
+    """Return how many devices there are, and what they are called; None: it was not said.
+
+    What was typed comes before what a file says at a place of it.
+
+    Raises:
+        ConfigError: there cannot be so many, or a core is not this machine's.
+    """
+    said, given = (in_file, place) if typed is None else (typed, "--devices")
+    if said is None:
+        return None, None
+    number, names = devices_of(said, given=given)
+    if strange := sorted(cores_of(names or ()) - os.sched_getaffinity(0)):
+        raise ConfigError(f"{given} {said}: core {strange[0]} is not one of this machine's")
+    return number, names
+
+
+def number_of(device: str, caller: Caller) -> int:
+    """Return the number of a device that may be called by its name.
+
+    Raises:
+        ConfigError: the pool has none of this name.
+    """
+    if device.isdecimal():
+        return int(device)
+    devices = caller.ask("GET", "/v1/status")["devices"]
+    names = {str(one["name"]): int(one["device"]) for one in devices if one["name"]}
+    if device not in names:
+        there = ", ".join(names) or "numbers only"
+        raise ConfigError(f"there is no device {device!r}; there are {there}")
+    return names[device]
+
+
+ALL = "*"
+"""No class is called so."""
+
+Team = Annotated[str, typer.Argument(metavar="TEAM", help="A new one, or one that is there.")]
+Quota = Annotated[
+    int | None, typer.Option("--quota", metavar="N", help="Devices that are its own.")
+]
+NoQuota = Annotated[bool, typer.Option("--no-quota", help="It has none, and may use all devices.")]
+BorrowLimit = Annotated[
+    int | None,
+    typer.Option("--borrow-limit", metavar="N", help="Idle devices beyond its quota."),
+]
+NoBorrowLimit = Annotated[
+    bool, typer.Option("--no-borrow-limit", help="It may use all that are idle.")
+]
+Reclaim = Annotated[
+    str | None,
+    typer.Option(
+        "--reclaim",
+        metavar="LowerPriority|SameTeam|Never",
+        help="Whom its claims may take devices from.",
+    ),
+]
+ByClass = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by", metavar="CLASS", help="Only claims of this class may.  Repeatable; '*': all may."
+    ),
+]
+
+
+def rules_of(
+    *,
+    quota: int | None,
+    no_quota: bool,
+    borrow_limit: int | None,
+    no_borrow_limit: bool,
+    reclaim: str | None,
+    by: list[str] | None,
+) -> dict[str, Any]:
+    """Return what a request says of what a team may use; what is not in it stays.
+
+    Raises:
+        ConfigError: the options contradict each other.
+    """
+    said = _number("quota", quota, "--quota", is_none=no_quota)
+    said |= _number("borrowLimit", borrow_limit, "--borrow-limit", is_none=no_borrow_limit)
+    if borrow_limit is not None and quota is None:
+        raise ConfigError(f"--borrow-limit {borrow_limit} counts from a quota; give --quota, too")
+    rule: dict[str, Any] = {"from": reclaim} if reclaim else {}
+    rule |= {"by": None if ALL in by else by} if by else {}
+    return {**said, "reclaim": rule} if rule else said
+
+
+def _number(field: str, number: int | None, flag: str, *, is_none: bool) -> dict[str, Any]:
+    if is_none and number is not None:
+        raise ConfigError(f"{flag} {number} and --no-{flag[2:]}: leave out one of them")
+    return {field: number} if is_none or number is not None else {}
+
+
+EVERYBODY = "*"
+"""No user is called so."""
+
+ForUsers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user",
+        metavar="USER",
+        help="For this user only.  Repeatable; '*': for everybody.  [default: as before]",
+    ),
+]
+
+
+def users_of(typed: list[str] | None) -> dict[str, list[str] | None]:
+    """Return what a request says of the users; nothing: they stay."""
+    if not typed:
+        return {}
+    return {"users": None if EVERYBODY in typed else typed}

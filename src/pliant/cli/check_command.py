@@ -17,10 +17,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from pliant.cli.arguments import Arguments, Json, Target
 from pliant.cli.job_file import read_command
-from pliant.cli.options import Arguments, Json, Target
-from pliant.cli.printing import print_json, say
 from pliant.cli.settings import SETTINGS
+from pliant.cli.terminal import print_json, say
 from pliant.core.checked import (
     FEWEST_STEPS,
     Difference,

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from pliant.cli.help_pages import CommandGroup
-from pliant.cli.options import Json
-from pliant.cli.printing import draw, print_json, say
-from pliant.cli.terminal import complain
+from pliant.cli.arguments import Json
+from pliant.cli.help import CommandGroup
+from pliant.cli.terminal import complain, draw, print_json, say
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK

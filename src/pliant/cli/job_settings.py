@@ -1,4 +1,4 @@
-"""What the settings of a job mean: its name, sizes, workers, limits and files.
+"""What the settings of a job mean: name, sizes, workers, limits, files, and its place in a pool.
 
 Owns the bounds of each, and the contradictions between them.  Knows nothing of where they come
 from.
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pliant.agent.agent_config import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
-from pliant.cli.resolved import Settings
-from pliant.cli.settings import BOUNDS
+from pliant.cli.settings import BOUNDS, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.core.policy.decide import Policy
 from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
+from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint, Labels
 from pliant.machine.control_tls import ServedTls
@@ -267,3 +267,25 @@ def job_name(settings: Settings, command: Sequence[str]) -> str:
     if not NAME.fullmatch(name.value):
         raise ConfigError(f"{name.source} {name.value!r} {NAME_RULE}")
     return str(name.value)
+
+
+def pool_of(settings: Settings) -> PoolPlace | None:
+    """Return the pool that the job runs in, and how it stands there; None: in none.
+
+    Raises:
+        ConfigError: no pool can have this name, or how it stands in one is said without one.
+    """
+    name = settings["pool"]
+    if name.value is None:
+        for other in (settings["priority"], settings["team"], settings["kind"]):
+            if other.value is not None:
+                raise ConfigError(f"{other.given} says how a job stands in a pool; add --pool")
+        return None
+    if not NAME.fullmatch(name.value):
+        raise ConfigError(f"{name.given}: a pool's name {NAME_RULE}")
+    standing = {key: settings[key].value for key in ("team", "priority")}
+    return PoolPlace(
+        name=name.value,
+        device_kind=settings["kind"].value or "",
+        **{key: value for key, value in standing.items() if value is not None},
+    )

@@ -26,24 +26,19 @@ import typer
 from typer.core import TyperCommand
 
 from pliant.cli import (
-    certs_command,
     check_command,
     checkpoint_commands,
-    completion,
-    config_table,
-    docs_command,
-    doctor_command,
+    help,
+    host_commands,
     job_commands,
     pool_commands,
-    replay_command,
+    replay,
     run_commands,
     run_list,
     simulate_command,
-    top_command,
-    usage_command,
 )
 from pliant.cli.arguments import ExplainCommand, RunCommand
-from pliant.cli.help_pages import CommandGroup
+from pliant.cli.help import CommandGroup
 from pliant.cli.terminal import complain, open_closed_streams
 from pliant.core.errors import PliantError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
@@ -74,15 +69,15 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     run_commands.resume: {},
     job_commands.explain: {"cls": ExplainCommand},
     pool_commands.claim: {},
-    top_command.top: {},
-    usage_command.usage: {},
+    pool_commands.top: {},
+    pool_commands.usage: {},
     job_commands.logs: {},
     job_commands.audit: {},
-    replay_command.replay: {},
-    config_table.config: {},
+    replay.replay: {},
+    run_commands.config: {},
     simulate_command.simulate: {},
-    doctor_command.doctor: {},
-    docs_command.docs: {},
+    host_commands.doctor: {},
+    help.docs: {},
     run_commands.demo: {},
 }
 """In the order of the help."""
@@ -93,8 +88,8 @@ GROUPS = (
     checkpoint_commands.app,
     job_commands.policy_app,
     pool_commands.app,
-    certs_command.app,
-    completion.app,
+    host_commands.app,
+    help.app,
 )
 for _group in GROUPS:
     app.add_typer(_group)
@@ -124,8 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def code_of(arguments: Sequence[str]) -> int:
     """Run the command line; return its exit code.  Bad input becomes one sentence on stderr."""
     asked = list(arguments)
-    if completion.VARIABLE in os.environ:
-        completion.prepare()
+    if help.VARIABLE in os.environ:
+        help.prepare()
     if asked in ([], *([group.info.name] for group in GROUPS)):
         asked.append("--help")  # as a page: click would call it a mistake
     return exit_code_of(lambda: app(args=asked, prog_name="pliant", standalone_mode=False))

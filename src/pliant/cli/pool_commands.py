@@ -1,48 +1,81 @@
-"""``pliant pool ...``, ``claim``: a pool of devices that jobs and people share.
+"""``pliant pool ...``, ``claim``, ``top``, ``usage``: a pool of devices that jobs and people share.
 
 Owns argv of these commands.  Knows nothing of how a pool runs (``run.pool_host``) or is drawn
-(``cli.top``).
+(``cli.top``), nor of how the sums of what was used come about (``observe.pool_usage``).
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
-from pliant.cli.arguments import seconds, some_seconds, state_directory
-from pliant.cli.device_arguments import Device, Kind, Why, devices_here, number_of
-from pliant.cli.help_pages import CommandGroup
-from pliant.cli.options import Json, LogJson, PoolName
-from pliant.cli.patient_output import patient_output
-from pliant.cli.printing import (
-    claim_printer,
+from pliant.cli import job_commands
+from pliant.cli.arguments import (
+    BorrowLimit,
+    ByClass,
+    Device,
+    ForUsers,
+    Job,
+    Json,
+    Kind,
+    LogJson,
+    NoBorrowLimit,
+    NoQuota,
+    PoolName,
+    Quota,
+    Reclaim,
+    Team,
+    Why,
+    devices_here,
+    number_of,
+    rules_of,
+    seconds,
+    some_seconds,
+    state_directory,
+    users_of,
+)
+from pliant.cli.help import CommandGroup
+from pliant.cli.screens import clock, job_panel
+from pliant.cli.terminal import (
+    PlainConsole,
     draw,
-    move_printer,
+    patient_output,
     print_json,
     print_record,
     say,
 )
-from pliant.cli.team_arguments import (
-    BorrowLimit,
-    ByClass,
-    NoBorrowLimit,
-    NoQuota,
-    Quota,
-    Reclaim,
-    Team,
-    rules_of,
-)
-from pliant.cli.user_arguments import ForUsers, users_of
+from pliant.cli.which_job import JobPlace, from_any_host, the_job
 from pliant.core.errors import ConfigError, PermanentError
+from pliant.core.exits import EXIT_OK
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
+from pliant.core.printable import in_one_line, printable
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named
-from pliant.machine.registry import any_pool, served_pools, wait_for_end
+from pliant.machine.registry import (
+    NotRunningError,
+    any_pool,
+    pool_place,
+    running_jobs,
+    served_pools,
+    wait_for_end,
+)
+from pliant.observe.log import Record
+from pliant.observe.pool_history import Teller, sentence
+from pliant.observe.pool_usage import BY, PoolUsage, UsageRow, usage_of
+from pliant.observe.reading import every
+from pliant.observe.runs import find_running
 from pliant.run import background
 from pliant.spec.load import place_of
 from pliant.spec.model import NAME, NAME_RULE
@@ -373,6 +406,35 @@ def _checked(what: str, name: str) -> str:
     return name
 
 
+def claim_printer(*, as_json: bool) -> Callable[..., None]:
+    """Return what says where a claim stands, to a person or to a program, at each change."""
+    last: tuple[str, str] | None = None
+
+    def tell(state: str, text: str, **values: Any) -> None:
+        nonlocal last
+        if (state, text) == last:
+            return
+        last = (state, text)
+        if as_json:
+            print(json.dumps({"state": state, "reason": text, **values}), flush=True)
+        else:
+            say(text)
+
+    return tell
+
+
+def move_printer() -> Callable[[Record], None]:
+    """Return what prints what each record of a pool's log tells people, if it tells something."""
+    teller = Teller()
+
+    def tell(record: Record) -> None:
+        move = teller.move_of(record)
+        if move is not None:
+            print(f"{clock(move.at)}  {in_one_line(sentence(move))}", flush=True)
+
+    return tell
+
+
 def _detached(config: PoolConfig, given: dict[str, Any], *, as_json: bool) -> int:
     from pliant.run.pool_host import make_directory
 
@@ -388,3 +450,114 @@ def _detached(config: PoolConfig, given: dict[str, Any], *, as_json: bool) -> in
         where = {"pool": name, "pid": found.pid, "url": found.url, "out": str(found.out)}
         return print_json(where)
     return say(f"pool {name} runs in the background; look at it with pliant top")
+
+
+def _only_a_job() -> str | None:
+    """Return the job that runs where no pool does; None: there is a pool, or no job either."""
+    state = state_directory()
+    try:
+        any_pool(None, state)
+    except NotRunningError:
+        return find_running(None, state).name if running_jobs(state.jobs) else None
+    except ConfigError:  # several pools
+        pass
+    return None
+
+
+@from_any_host
+def top(which: PoolName = None, job: Job = None, as_json: Json = False) -> int:
+    """Watch the pool: who has what, who waits and why; or a job."""
+    from pliant.cli.top import live, pool_panel
+
+    console, place = PlainConsole(), cast(JobPlace, job)
+    is_watched = console.is_terminal and not as_json
+    if place is None and which is None:
+        place = _only_a_job()
+    if place is None:
+        if not is_watched:
+            return status(which, as_json)
+        live(partial(pool_caller(which).ask, "GET", "/v1/status"), pool_panel, console)
+        return EXIT_OK
+    if which is not None and which != os.environ.get("PLIANT_POOL"):
+        raise ConfigError(f"--pool {which} is a pool, and --job or --join a job; give one")
+    if not is_watched:
+        return job_commands.show_status(place, as_json=as_json)
+    live(partial(Caller(the_job(place)).ask, "GET", "/v1/status"), job_panel, console)
+    return EXIT_OK
+
+
+def usage(
+    by: Annotated[
+        str, typer.Option("--by", metavar="|".join(BY), help="Whose sums to show.")
+    ] = "team",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Of the last 7d, 12h, ...  [default: all]"),
+    ] = None,
+    which: PoolName = None,
+    as_json: Json = False,
+) -> int:
+    """Sum up what was used of a pool: device-hours, waiting, preemptions."""
+    chosen = next((one for one in BY if one == by), None)
+    if chosen is None:
+        raise ConfigError(f"--by {by} is none of {', '.join(BY)}")
+    since_s = None if since is None else some_seconds("--since", since)
+    pool, records, is_running = _records(which)
+    found = usage_of(
+        records,
+        by=chosen,
+        since_s=since_s,
+        now_at=time.time(),
+        now_mono=time.monotonic() if is_running else None,
+    )
+    if as_json:
+        return print_json({"pool": pool, **asdict(found)})
+    if not found.rows:
+        return say(f"nothing was used of pool {printable(pool)}")
+    draw(_table(pool, found))
+    if found.is_cut:
+        say(f"\nthe log reaches back to {_when(found.since_at)} only")
+    return EXIT_OK
+
+
+def _records(which: str | None) -> tuple[str, Iterable[Record], bool]:
+    """Return which pool is meant, its records, and whether it runs.
+
+    One that ended is read where it lies; without a name the default one, if none runs at all.
+    """
+    state = state_directory()
+    try:
+        pool = any_pool(which, state)
+    except NotRunningError:
+        name = which or DEFAULT_POOL
+        log = run_files.event_log(pool_place(name, state) / name)
+        if os.access(log, os.R_OK):
+            return name, every(log), False
+        raise
+    if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
+        return pool.name, Caller(pool).pages(), True
+    return pool.name, every(run_files.event_log(pool.out)), True
+
+
+def _table(pool: str, found: PoolUsage) -> Table:
+    times = f"{_when(found.since_at)} to {_when(found.until_at)}"
+    title = f"pool {printable(pool)}, {times}"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", header_style="dim")
+    table.add_column(found.by, no_wrap=True)
+    for name in ("device-hours", "waited (hours)", "preempted", "claims"):
+        table.add_column(name, justify="right")
+    for row in found.rows:
+        table.add_row(Text(printable(row.name)), *_figures(row))
+    if len(found.rows) > 1:
+        table.add_section()
+        table.add_row("all", *_figures(found.total))
+    return table
+
+
+def _figures(row: UsageRow) -> tuple[str, ...]:
+    hours, waited = row.device_s / 3600, row.waiting_s / 3600
+    return f"{hours:,.2f}", f"{waited:,.2f}", str(row.preemptions), str(row.claims)
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

@@ -1,23 +1,27 @@
-"""``pliant run``, ``coordinator``, ``agent``, ``resume``, ``demo``: what starts something.
+"""``pliant run``, ``coordinator``, ``agent``, ``resume``, ``demo``, ``config``: start something.
 
-Owns argv of these commands.  Knows nothing of what happens around a job (``cli.start``), which is
-slow to import.
+Owns argv of these commands, and the list of all that can be set with them, made of the objects that
+mean it.  Knows nothing of what happens around a job (``cli.start``), which is slow to import.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel
+from rich.padding import Padding
 from rich.text import Text
+from typer.models import OptionInfo
 
 from pliant.cli import screens
-from pliant.cli.arguments import seconds, state_directory
-from pliant.cli.job_file import read_command
-from pliant.cli.names import job_names
-from pliant.cli.options import (
+from pliant.cli.arguments import (
     Arguments,
     Detach,
     Json,
@@ -26,16 +30,19 @@ from pliant.cli.options import (
     TlsCa,
     TlsCertificate,
     TlsKey,
-    with_settings,
+    seconds,
+    state_directory,
 )
-from pliant.cli.printing import print_json
-from pliant.cli.resolved import resolve
-from pliant.cli.settings import COORDINATOR, RUN
-from pliant.cli.terminal import PlainConsole
+from pliant.cli.help import job_names
+from pliant.cli.job_file import read_command
+from pliant.cli.settings import COORDINATOR, RUN, SETTINGS, Setting, resolve, with_settings
+from pliant.cli.terminal import PlainConsole, draw, print_json
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.machine.engine_packages import require_engine
 from pliant.observe.runs import find_resumable
+from pliant.spec.limits import Limits
+from pliant.spec.policy import ElasticPolicy
 from pliant.wire.bounds import MOST_DEVICES
 
 
@@ -52,7 +59,7 @@ def run(
     Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
     job file, default.
     """
-    from pliant.cli import candidates, several_hosts, start
+    from pliant.cli import several_hosts, start
 
     require_engine("pliant run")
     what = read_command(target, arguments or [])
@@ -60,9 +67,7 @@ def run(
     if settings["join"].value is not None:
         if detach:
             raise ConfigError("--detach does not go with --join; start it with nohup, or in tmux")
-        return several_hosts.run_on_several(
-            what, settings, os.environ, may_coordinate=candidates.run, as_json=as_json
-        )
+        return several_hosts.run_on_several(what, settings, os.environ, as_json=as_json)
     several_hosts.refuse_without_join(settings)
     planned = start.planned(what.words, settings, os.environ)
     planned = start.working_in(planned, what.directory)
@@ -236,3 +241,104 @@ def demo(
         for part in screens.demo_report(report, out):
             console.print(part, soft_wrap=isinstance(part, Text))
     return EXIT_OK if report["passed"] else EXIT_FAILED
+
+
+SECONDS = "InSeconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """One thing that can be set."""
+
+    name: str
+    default: str
+    unit: str
+    where: str
+    """The ways to set it: option, environment variable, field of the job file, command."""
+
+    meaning: str
+
+
+Rows = Iterator[SettingRow]
+
+
+def config(as_json: Json = False) -> int:
+    """List every setting and limit: default, unit, where to set it, meaning."""
+    if as_json:
+        return print_json([asdict(row) for row in rows()])
+    for row in rows():
+        default = f"  [{row.default} {row.unit}".rstrip() + "]" if row.default else ""
+        draw(Text(f"{row.name}{default}"))
+        draw(Padding(Text(f"{row.where}\n{row.meaning}"), (0, 0, 0, 4), expand=False))
+    return EXIT_OK
+
+
+def rows() -> Rows:
+    """Yield a row for each setting, each limit, each field of the policy, each option of agents."""
+    yield from map(_setting, SETTINGS)
+    yield from _fields(Limits, "spec.limits", "--limit")
+    yield from _fields(ElasticPolicy, "spec.elasticPolicy", "--policy, pliant policy set")
+    yield from _options(agent, "pliant agent")
+
+
+def _setting(item: Setting) -> SettingRow:
+    places = (item.flag, item.variable, item.file_field)
+    default, meaning = _told(item.help)
+    return SettingRow(
+        name=item.name,
+        default=default or ("" if item.default is None else str(item.default).lower()),
+        unit="",
+        where=", ".join(place for place in places if place),
+        meaning=meaning or f"The job's {item.name}.",
+    )
+
+
+def _fields(model: type[BaseModel], place: str, option: str, inside: str = "") -> Rows:
+    """Yield the fields of a part of the job file, those of the parts in it after them."""
+    for field in model.model_fields.values():
+        name = f"{inside}{field.alias}"
+        flag = next((one.flag for one in SETTINGS if one.file_field == f"{place}.{name}"), None)
+        yield SettingRow(
+            name=name,
+            default=_default(field.default),
+            unit="s" if name.endswith(SECONDS) else "",
+            where=f"{flag or option}, {place}",
+            meaning=" ".join((field.description or "").split()),
+        )
+        for part in get_args(field.annotation):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _fields(part, place, option, f"{name}.")
+
+
+def _options(command: Callable[..., int], called: str) -> Rows:
+    """Yield the options of a command that has none of the settings above."""
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        option = parameter.annotation.__metadata__[0]
+        if not isinstance(option, OptionInfo):
+            continue
+        # typer keeps the first name of an annotated option where its default would be
+        flags = [
+            one for one in (option.default, *(option.param_decls or ())) if str(one).startswith("-")
+        ]
+        if flags:
+            default, meaning = _told(option.help or "")
+            given = parameter.default
+            yield SettingRow(
+                name=name,
+                default=default if given in (None, inspect.Parameter.empty) else str(given),
+                unit="",
+                where=f"{called} {flags[0]}",
+                meaning=meaning or f"Its {name}.",
+            )
+
+
+def _told(text: str) -> tuple[str, str]:
+    """Return the default that a help text tells, and the rest of it."""
+    found = re.search(r"\s*\[(?:default|name): (.*?)\]", text)
+    return (found[1], text.replace(found[0], "")) if found else ("", text)
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

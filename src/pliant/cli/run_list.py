@@ -19,11 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.cli import screens
-from pliant.cli.arguments import state_directory
-from pliant.cli.options import Json
-from pliant.cli.printing import draw, print_json, say
-from pliant.cli.terminal import PlainConsole
-from pliant.cli.tracebacks import is_last_word
+from pliant.cli.arguments import Json, state_directory
+from pliant.cli.terminal import PlainConsole, draw, print_json, say
 from pliant.core.exits import EXIT_OK
 from pliant.core.printable import line_left, printable
 from pliant.machine import run_files
@@ -199,7 +196,7 @@ def last_sentences(run: KnownRun, said: dict[str, list[str]], go_on: str) -> Ite
     reason = " ".join(outcome.reason.split())
     yield f"{outcome.state}{at}{code}" + (f": {reason}" if reason else "")
     for replica, lines in said.items():
-        if is_last_word(lines[-1], reason):
+        if screens.is_last_word(lines[-1], reason):
             lines = lines[:-1]
         if not lines:
             continue

@@ -6,6 +6,7 @@ is drawn from the documented shape of ``status --json``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -62,6 +63,10 @@ OVER = frozenset({"finished", "failed", "stopped", "suspended", "lost", "killed"
 STALLED_S = 10.0
 STALLED_STEPS = 10
 """Without a step for so many seconds, and for as many usual steps, a job is said to stand still."""
+
+
+REFUSED = re.compile(r"(?:ConfigError|UsageError): (.+)")
+"""The line that a refused script ends with."""
 
 
 def job_panel(
@@ -189,6 +194,12 @@ def step_line(status: dict[str, Any], metrics: dict[str, Any] | None = None) -> 
     present = sum(replica["state"] == "training" for replica in status["replicas"])
     parts += [counted(present, "replica")] if present else []  # none at the end
     return "  ".join(parts)
+
+
+def is_last_word(text: str, reason: str | None) -> bool:
+    """Whether a line of output is the refusal of a script that its job has ended with."""
+    found = REFUSED.fullmatch(text)
+    return found is not None and found[1] in " ".join((reason or "").split())
 
 
 def stalled_line(status: dict[str, Any]) -> str | None:

@@ -1,8 +1,9 @@
 """``pliant run --join HOST:PORT``: one command on every host of a job; and a coordinator alone.
 
-Owns who of them coordinates (the one that has the address, and binds it first), the bounds that
-numbers of hosts stand for, and where the replicas of a host are reached.  Knows nothing of how a
-coordinator or an agent runs (``run.separate``).
+Owns who of them coordinates (the one that has the address, and binds it first), what such a host is
+made of, how many replicas numbers of hosts stand for, and where the replicas of a host are reached.
+Knows nothing of how a coordinator or an agent runs (``run.separate``), nor of when one of several
+hosts is to coordinate (``core.takeover``, ``run.candidate``).
 
     HOST is an address of this host, and PORT is free --> coordinator, and an agent beside it
     else                                              --> an agent, which looks for the coordinator
@@ -22,11 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pliant.agent.agent_config import AgentConfig
-from pliant.cli.host_numbers import BOUNDS, bounds_of, replicas_on
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls_of, workers_of
-from pliant.cli.resolved import Settings
-from pliant.cli.terminal import complain, say_aside
+from pliant.cli.settings import Resolved, Settings
+from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError
@@ -60,6 +60,8 @@ GIVE_UP_S = 300.0
 """How long an agent looks for a coordinator unless told otherwise, in seconds."""
 
 POLL_S = 0.1
+
+BOUNDS = ("min_replicas", "max_replicas")
 
 NEEDS_JOIN = ("nnodes", "devices_per_node", "interface", "token_file", "node", "grace")
 
@@ -117,16 +119,11 @@ class Joining:
         )
 
 
-MayCoordinate = Callable[..., int]
-"""``candidates.run``: takes part in a job that several of its hosts may coordinate."""
-
-
 def run_on_several(
     what: WhatToRun,
     settings: Settings,
     environ: Mapping[str, str],
     *,
-    may_coordinate: MayCoordinate,
     as_json: bool,
 ) -> int:
     """Coordinate the job, or join it; return its exit code."""
@@ -145,7 +142,7 @@ def run_on_several(
         total = low if low == high else f"{low} to {high}"
         say_aside(f"{settings['nnodes'].value} hosts, {many}: {total} in all")
     if len(listed(here.place)) > 1:
-        return may_coordinate(here, what, fixed, environ, as_json=as_json)
+        return _run_candidate(here, what, fixed, environ, as_json=as_json)
     try:
         sock = open_socket(here.address, here.port)
     except PortInUseError:  # whoever it is coordinates
@@ -160,6 +157,38 @@ def run_on_several(
         planned = replace(planned, sock=sock, agent=here.agent(what, environ))
         planned = start.working_in(planned, what.directory)
         return start.attached(planned, as_json=as_json)
+
+
+def _run_candidate(
+    here: Joining, what: WhatToRun, settings: Settings, environ: Mapping[str, str], *, as_json: bool
+) -> int:
+    """Take part, and coordinate whenever that is this host's turn; return the exit code."""
+    from pliant.cli import start
+    from pliant.run.candidate import Candidate, run_candidate
+
+    if (out := settings["out"].value) is None:
+        raise ConfigError(
+            f"--join {here.place} names several hosts that may coordinate: say with --out DIR "
+            "where the run's files go, a directory that all of them see"
+        )
+    register = settings["register"].value or str(out / run_files.SHARED_REGISTER)
+    found = {"resume": run_files.holds_run(out), "port": here.port, "register": register}
+    fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
+    settings = {**settings, **fixed}
+    planned = start.planned(
+        what.words, settings, environ, is_apart=True, address=here.address, host=here.host
+    )
+    planned = start.working_in(planned, what.directory)
+    candidate = Candidate(
+        config=start.with_weights(planned),
+        agent=here.agent(what, environ),
+        join=here.place,
+        turn=here.turn or 0,
+        token_file=here.token_file,
+        observed=lambda: start.view_of(planned, PlainConsole(), as_json=as_json),
+        say=say_aside,
+    )
+    return exit_code_of(lambda: run_candidate(candidate), is_job=True)
 
 
 def planned_coordinator(
@@ -208,6 +237,51 @@ def refuse_without_join(settings: Settings) -> None:
             f"{hosts.given} is for a job on several hosts: leave it out, or add --join HOST:PORT, "
             "the same on each of them, and --token-file FILE"
         )
+
+
+def replicas_on(devices: int, workers: int, hosts: int = 1) -> int:
+    """Return how many replicas of so many workers so many hosts have room for, each like this one.
+
+    Raises:
+        ConfigError: for none.
+    """
+    if devices < (share := workers // hosts):
+        over = "" if hosts == 1 else f" over {hosts} hosts"
+        raise ConfigError(
+            f"--workers-per-replica {workers}{over} needs --devices-per-node {share} or more, not "
+            f"{devices}"
+        )
+    return devices // share
+
+
+def bounds_of(settings: Settings, replicas: int, hosts: int = 1) -> dict[str, Resolved]:
+    """Return the settings that numbers of hosts stand for, if there are so many replicas on
+    ``hosts`` of them.
+
+    Raises:
+        ConfigError: they are no such numbers, or other bounds are given as well.
+    """
+    nodes = settings["nnodes"]
+    if nodes.value is None:
+        return {}
+    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", nodes.value)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= low <= high:
+        raise ConfigError(f"{nodes.given} is neither MIN nor MIN:MAX, such as 2:8")
+    if low < hosts:
+        raise ConfigError(
+            f"{nodes.given} begins with fewer hosts than one replica needs; begin with {hosts}, as "
+            f"{settings['hosts_per_replica'].given} says, or more"
+        )
+    for name in BOUNDS:
+        if settings[name].source == settings[name].setting.flag:
+            raise ConfigError(
+                f"{settings[name].given} and {nodes.given} both say how many; leave out one"
+            )
+    return {
+        name: replace(settings[name], value=nodes_wanted // hosts * replicas, source=nodes.source)
+        for name, nodes_wanted in zip(BOUNDS, (low, high), strict=True)
+    }
 
 
 def joining(settings: Settings) -> Joining:

@@ -21,10 +21,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from pliant.cli.arguments import changes_of, some_seconds
-from pliant.cli.options import Json
-from pliant.cli.printing import draw, say
-from pliant.cli.terminal import PlainConsole, say_aside
+from pliant.cli.arguments import Json, changes_of, some_seconds
+from pliant.cli.terminal import PlainConsole, draw, say, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK
 from pliant.spec.load import parse_policy

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from pliant.agent.agent_config import AgentConfig
-from pliant.cli.invitations import invitation
 from pliant.cli.job_settings import (
     balance_of,
     check_tls,
@@ -26,6 +25,7 @@ from pliant.cli.job_settings import (
     job_name,
     placement_of,
     policy_of,
+    pool_of,
     register_of,
     session_limit_of,
     shown_replica,
@@ -33,11 +33,8 @@ from pliant.cli.job_settings import (
     verify_every_of,
     workers_of,
 )
-from pliant.cli.patient_output import patient_output
-from pliant.cli.pool_settings import pool_of
-from pliant.cli.printing import print_record, say
-from pliant.cli.resolved import Settings
-from pliant.cli.terminal import PlainConsole, complain, say_aside
+from pliant.cli.settings import Settings
+from pliant.cli.terminal import PlainConsole, complain, patient_output, print_record, say, say_aside
 from pliant.cli.view import JobView, JsonView, ShownView, view_for
 from pliant.core.counts import counted
 from pliant.core.durations import MOST_S
@@ -410,3 +407,23 @@ def _unsaved(board: Board) -> str:
     steps = f"{counted(missing, 'later step')} {'is' if missing == 1 else 'are'}"
     why = "" if failure is None else f" ({failure['reason']})"
     return f"; {steps} not saved{why}, and will be made again"
+
+
+def invitation(token: Path, *, takes_part: bool, is_quiet: bool) -> Callable[[str], None]:
+    """Return what says it, once the URL is known.
+
+    ``takes_part``: this host runs replicas as well, as every host does that is given the command.
+    """
+
+    def say_it(url: str) -> None:
+        place, is_tls = url.rpartition("//")[2], url.startswith("https:")
+        if takes_part:
+            say_aside(
+                f"this host coordinates, at {place}: the same command on any other host joins it, "
+                f"with a copy of {token}"
+            )
+            return
+        more = " --tls-ca CA --tls-certificate CERTIFICATE --tls-key KEY" if is_tls else ""
+        say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}{more}")
+
+    return (lambda url: None) if is_quiet else say_it

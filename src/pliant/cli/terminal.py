@@ -1,19 +1,37 @@
-"""Where commands print: a console that shows text and obeys none of it.
+"""Where and how commands print: sentences, JSON, and drawings on a console that obeys no text.
 
 Owns that nothing printed is taken for markup, an emoji's name or a terminal's control sequence,
-wherever it came from.  Knows nothing of what is shown.
+wherever it came from; and that a job never waits for who reads its output (``patient_output``).
+Knows nothing of what is shown.
+
+    print --> bounded queue --> thread --> stdout or stderr, which may block (``| less``, Ctrl-S)
+                                       --> nowhere, once nobody reads (``| head``)
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import select
 import sys
-from collections.abc import Iterable
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
+from pliant.core.exits import EXIT_OK
 from pliant.core.printable import in_one_line, printable
+from pliant.observe import log
+from pliant.observe.log import Record
+
+MAX_HELD_BYTES = 16 << 20
+"""What is kept for a reader that does not read; what comes then is left out."""
 
 
 class PlainConsole(Console):
@@ -62,3 +80,140 @@ def complain(sentence: str, code: int) -> int:
 def say_aside(sentence: str) -> None:
     """Print a sentence on stderr, in one line."""
     print(in_one_line(sentence), file=sys.stderr, flush=True)
+
+
+def print_json(values: Any) -> int:
+    """Print one JSON value for machines; return the exit code of success."""
+    print(json.dumps(log.plain(values), indent=2))
+    return EXIT_OK
+
+
+def draw(drawn: RenderableType, *, soft_wrap: bool = False) -> int:
+    """Print a table, a panel or a text; return the exit code of success."""
+    PlainConsole().print(drawn, soft_wrap=soft_wrap)
+    return EXIT_OK
+
+
+def say(text: str) -> int:
+    """Print a sentence, in one line; return the exit code of success."""
+    return draw(Text(text), soft_wrap=True)
+
+
+def print_record(record: Record) -> None:
+    """Print one record of an event log as it is."""
+    print(json.dumps(record), flush=True)
+
+
+@contextmanager
+def patient_output() -> Iterator[None]:
+    """Let nobody within wait for the readers of stdout and stderr; at the end all is written."""
+    before = sys.stdout, sys.stderr
+    writer = _OutputWriter()
+    sys.stdout, sys.stderr = _through(writer, sys.stdout), _through(writer, sys.stderr)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        writer.finish()
+        sys.stdout, sys.stderr = before
+        if writer.num_left_out:
+            sys.stderr.write(
+                f"pliant: {writer.num_left_out} pieces of output were left out, as nobody read "
+                "them; the files of the run have them\n"
+            )
+
+
+class _OutputWriter:
+    """Writes to file descriptors, in the order of ``put``, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.num_left_out = 0
+        self._pieces: deque[tuple[int, bytes]] = deque()
+        self._size = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+        self._thread.start()
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Have something written; never waits."""
+        with self._changed:
+            if self._size + len(data) > MAX_HELD_BYTES:
+                self.num_left_out += 1
+                return
+            self._pieces.append((fd, data))
+            self._size += len(data)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait until all is written, as any program waits for its reader."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pieces or self._is_over)
+                if not self._pieces:
+                    return
+                fd, data = self._pieces[0]
+            _write(fd, data)
+            with self._changed:
+                self._pieces.popleft()
+                self._size -= len(data)
+
+
+class _QueuedFile(io.RawIOBase):
+    """A file descriptor as a file; what is written goes through a writer."""
+
+    def __init__(self, writer: _OutputWriter, fd: int) -> None:
+        self._writer = writer
+        self._fd = fd
+
+    def writable(self) -> bool:
+        """Return that it can be written."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor that the writer writes to."""
+        return self._fd
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return os.isatty(self._fd)
+
+    def write(self, data: Any, /) -> int:
+        """Queue a piece."""
+        self._writer.put(self._fd, bytes(data))
+        return len(data)
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write a piece, if it can be; else to nowhere from now on."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody has made the terminal non-blocking
+            select.select([], [fd], [])
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, fd)
+            os.close(nowhere)
+
+
+def _through(writer: _OutputWriter, stream: TextIO) -> TextIO:
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):  # no file: a test reads it
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_QueuedFile(writer, fd)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.isatty(),
+    )

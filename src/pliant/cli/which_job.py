@@ -19,9 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pliant.cli.arguments import state_directory
+from pliant.cli.arguments import TlsCa, TlsCertificate, TlsKey, state_directory
 from pliant.cli.job_settings import tls_files
-from pliant.cli.options import TlsCa, TlsCertificate, TlsKey
 from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles

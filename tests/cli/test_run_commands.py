@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 from pydantic.alias_generators import to_camel
 
-from pliant.cli.config_table import rows
 from pliant.cli.main import code_of
+from pliant.cli.run_commands import rows
 from pliant.cli.settings import SETTINGS
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.doctor_command import _coordinator
+from pliant.cli.host_commands import _coordinator
 from pliant.cli.main import code_of
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation

@@ -1,7 +1,8 @@
-"""A shell completes what can be typed, is set up by one command, and that can be undone."""
+"""Help pages, pages of the documentation, and what shells complete."""
 
 from __future__ import annotations
 
+import ast
 import os
 import pty
 import re
@@ -17,8 +18,8 @@ import pytest
 from tests.observe.test_run_index import gone
 from tests.observe.test_runs import begun
 
-from pliant.cli import names
-from pliant.cli.completion import MARK, SHELLS, CompletionPlaces
+from pliant.cli import help
+from pliant.cli.help import MARK, SHELLS, CompletionPlaces
 from pliant.cli.main import code_of
 from pliant.machine.registry import StateDirectory
 
@@ -126,11 +127,11 @@ def test_names_of_jobs_and_replicas_are_completed(
     class Typed:
         params = {"job": "gpt"}  # noqa: RUF012
 
-    assert sorted(names.job_names("")) == ["cnn", "gpt"]
-    assert names.job_names("g") == ["gpt"]
-    assert names.replica_names(Typed, "r") == ["r1", "r2", "r10"]  # type: ignore[arg-type]
+    assert sorted(help.job_names("")) == ["cnn", "gpt"]
+    assert help.job_names("g") == ["gpt"]
+    assert help.replica_names(Typed, "r") == ["r1", "r2", "r10"]  # type: ignore[arg-type]
     Typed.params = {"job": "gone"}
-    assert names.replica_names(Typed, "r") == []  # type: ignore[arg-type]
+    assert help.replica_names(Typed, "r") == []  # type: ignore[arg-type]
 
 
 TYPED = {
@@ -224,3 +225,40 @@ def is_shown(terminal: int, text: str, within_s: float = 50.0) -> bool:
         if text.encode() in re.sub(rb"\x00|\x1b\[[0-9;?]*[A-Za-z]", b"", said):
             return True
     return False
+
+
+SOURCES = Path(__file__).parents[2] / "src" / "pliant"
+NAMED = re.compile(r"pliant docs ([a-z-]+)")
+
+
+def sentences() -> list[str]:
+    """Return every text of the sources but docstrings."""
+    found = []
+    for path in SOURCES.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docs
+        ]
+    return found
+
+
+def test_every_page_that_a_sentence_names_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    said = sentences()
+    named = {name for text in said for name in NAMED.findall(text)}
+
+    assert named >= {"bring-your-script"}
+    for name in named:
+        assert code_of(["docs", name]) == 0
+        assert capsys.readouterr().out.startswith("# ")
+    assert [text for text in said if re.search(r"docs/\S+\.md", text)] == []
+
+
+def test_without_a_name_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["docs"]) == 0
+    assert {"run-a-job", "glossary"} <= set(capsys.readouterr().out.split())
+    assert code_of(["docs", "nothing"]) == 2

@@ -1,11 +1,12 @@
-"""``pliant replay``: a recorded run once more, decision by decision, through the same core.
+"""``pliant replay``: a recorded run or pool once more, decision by decision, through the same core.
 
-Owns argv of the command and what is printed.  Knows nothing of how a run is replayed.
+Owns argv of the command and the order of what is printed.  Knows nothing of how either is replayed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -15,17 +16,22 @@ from typing import Annotated, Any
 
 import typer
 
-from pliant.cli.options import Json
-from pliant.cli.printing import print_json, say
-from pliant.cli.replay_pool import pool_scenario, print_account, show_pool
+from pliant.cli.arguments import Json
+from pliant.cli.terminal import print_json, say
 from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_OK
-from pliant.simulate.pool_replay import PoolStep, is_pool_log
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.simulate.pool_replay import PoolStep, is_pool_log, pool_replayed
+from pliant.simulate.pool_scenario import scenario_of_pool
+from pliant.simulate.pool_telling import (
+    PoolAccount,
+    json_of_pool,
+    lines_of_pool,
+)
 from pliant.simulate.replay import Break, Step, replayed
 from pliant.simulate.replay_log import entries, log_at
-from pliant.simulate.replay_scenario import scenario_of, title_of
+from pliant.simulate.replay_scenario import Scenario, scenario_of, title_of
 from pliant.simulate.replay_telling import Account, json_of, lines_of
 
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -165,3 +171,41 @@ def _moment(option: str, text: str | None, start_at: float, otherwise: float) ->
     if moment < began.replace(microsecond=0):
         moment += timedelta(days=1)
     return moment.timestamp()
+
+
+def show_pool(log: Path, shows: Callable[[PoolStep], bool], *, as_json: bool) -> int:
+    """Print the log of a pool turn by turn, and whether the core decides the same now."""
+    account, start_at = PoolAccount(), None
+    shown: list[dict[str, Any]] = []
+    for step in pool_replayed(log):
+        account.add(step)
+        start_at = step.place.at if start_at is None else start_at
+        if not shows(step):
+            continue
+        if as_json:
+            shown.append(json_of_pool(step))
+            continue
+        for line in lines_of_pool(step, start_at):
+            say(line)
+    return print_account(log, shown, account, as_json=as_json)
+
+
+def pool_scenario(log: Path, moment: Callable[[float], float | None]) -> Scenario:
+    """Make a scenario of the log; ``moment`` says around what, by when the log begins."""
+    steps = pool_replayed(log)
+    first = next(steps, None)
+    if first is None:
+        raise ConfigError(f"{log} is empty; no scenario can be made of it")
+    title = title_of(log.name, first.place, version("pliant"))
+    return scenario_of_pool(chain([first], steps), title=title, around_at=moment(first.place.at))
+
+
+def print_account(
+    log: Path, shown: list[dict[str, Any]], account: Account | PoolAccount, *, as_json: bool
+) -> int:
+    """Print the sum of a replay, as JSON with the turns before it; return the exit code."""
+    if as_json:
+        print_json({"log": str(log), "turns": shown, **account.as_json()})
+    else:
+        say(account.sentence)
+    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli import logs as command
-from pliant.cli.logs import MAX_LINE_BYTES, printed
+from pliant.cli import job_commands
+from pliant.cli.job_commands import MAX_LINE_BYTES, printed
 from pliant.observe.printed import PrintedUntil, printed_after, printers, workers_of
 
 
@@ -66,7 +66,7 @@ def test_a_line_that_was_written_over_is_one_line(logs: Path, read: Read) -> Non
 def test_who_prints_faster_than_it_is_shown_does_not_keep_it_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "MOST_AT_ONCE", 1000, raising=False)
+    monkeypatch.setattr(job_commands, "MOST_AT_ONCE", 1000, raising=False)
 
     def read(after: PrintedUntil) -> tuple[bytes, PrintedUntil]:
         assert after.offset < 5000, "it goes on without end"
@@ -110,6 +110,6 @@ def test_of_several_workers_each_has_its_lines_also_who_prints_later(
 def test_the_name_of_a_worker_of_a_job_elsewhere_steers_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command._show("r1", [("r1.\x1b[2J", "said")], as_json=False)
+    job_commands._show("r1", [("r1.\x1b[2J", "said")], as_json=False)
 
     assert capsys.readouterr().out == "r1.\\x1b[2J | said\n"

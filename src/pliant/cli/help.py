@@ -1,6 +1,9 @@
-"""``pliant completion``: the shell completes commands, options, and names of jobs and replicas.
+"""What helps who types: help pages, the pages of the documentation, and what a shell completes.
 
-Owns where each shell looks for that, and that it can be undone.  The scripts are Typer's.
+Owns that a list of commands says the whole of each sentence, however narrow the terminal is, and
+nothing of a program's types; where the documentation lies (beside the package in a wheel, in
+``docs`` of a checkout); where names to complete are found; and where each shell looks for that, and
+that it can be undone.  The scripts for shells are Typer's.
 
     bash, zsh   <data>/pliant/completion.SHELL, and a line in ~/.bashrc or ~/.zshrc that reads it
     fish        ~/.config/fish/completions/pliant.fish, where fish looks by itself
@@ -19,12 +22,88 @@ from typing import Annotated, Any
 
 import typer
 from typer.completion import get_completion_inspect_parameters, shell_complete
+from typer.core import TyperGroup
 
-from pliant.cli.help_pages import CommandGroup
-from pliant.cli.printing import say
+from pliant.cli.terminal import say
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
+from pliant.core.worker_names import order_of, replica_of
+from pliant.machine import run_files
 from pliant.machine.files import make_private_directory, replace_file
+from pliant.machine.registry import StateDirectory
+from pliant.observe.runs import find_run, known_runs
+
+WHOLE = 1_000
+"""Characters of a command's first sentence that are shown: all of them."""
+
+
+class CommandGroup(TyperGroup):
+    """A group whose commands are listed with their whole sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands; typer's own list cuts each to what is left of one line."""
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(WHOLE)) for name, command in named if command]
+            )
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command whose help does not say ``<list[str]>`` beside an argument's name."""
+        command = super().get_command(ctx, cmd_name)
+        for param in command.params if command is not None else ():
+            if param.param_type_name == "argument":  # an instance's: newer typers ask it for help
+                vars(param)["display_type_rich"] = _no_type
+        return command
+
+
+def _no_type(ctx: Any) -> str:
+    """Return the type of an argument for people: none."""
+    return ""
+
+
+def job_names(incomplete: str) -> list[str]:
+    """Return the names of jobs that begin like this."""
+    with contextlib.suppress(Exception):
+        names = dict.fromkeys(run.job for run in known_runs(StateDirectory.of(os.environ)))
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+def replica_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of replicas, of the job that is meant, that begin like this."""
+    return list(dict.fromkeys(replica_of(name) for name in worker_names(ctx, incomplete)))
+
+
+def worker_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of replicas and workers, of the job that is meant, that begin like this."""
+    with contextlib.suppress(Exception):
+        out = ctx.params.get("out")
+        run = find_run(ctx.params.get("job"), out and Path(out), StateDirectory.of(os.environ))
+        names = [path.stem for path in (run / run_files.LOGS).glob("r*.log")]
+        found = sorted({*names, *map(replica_of, names)}, key=order_of)
+        return [name for name in found if name.startswith(incomplete)]
+    return []
+
+
+_HERE = Path(__file__).resolve()
+PLACES = (_HERE.parents[1] / "docs", _HERE.parents[3] / "docs")
+
+
+def docs(
+    page: Annotated[
+        str | None, typer.Argument(metavar="PAGE", help="Its name, e.g. bring-your-script.")
+    ] = None,
+) -> int:
+    """Show a page of the documentation; without a name, list them."""
+    place = next(filter(Path.is_dir, PLACES), PLACES[0])
+    pages = {path.stem: path for path in sorted(place.rglob("*.md"))}
+    if page is None:
+        return say("\n".join((*pages, f"files: {place}")))
+    if (found := pages.get(Path(page).stem)) is None:
+        raise ConfigError(f"there is no page {page!r}; all are in pliant docs")
+    return say(found.read_text())
+
 
 PROGRAM = "pliant"
 VARIABLE = "_PLIANT_COMPLETE"
