@@ -50,6 +50,21 @@ def test_a_cause_stands_before_what_follows_from_it_and_names_the_variables() ->
     assert "than alone: X. A replica" in said[1]
 
 
+def test_a_note_is_told_once_as_a_cause_and_not_where_it_is_the_difference() -> None:
+    alone = Trace(lines=trained("r1"), notes=("hello",))
+    other = Trace(lines=trained("r1"), fault="it ended: no room")
+    notes = ("hello", "no room", "'done' is 13 here", "'done' is 7 here")
+
+    assert causes(alone, differences(alone, other), notes) == ["'done' is 7 here"]
+
+
+def test_a_file_that_differs_alone_has_a_likely_cause() -> None:
+    alone = Trace(lines=trained("r1"), files={"log.csv": FileSeen("1")})
+    other = Trace(lines=trained("r1"), files={"log.csv": FileSeen("2")})
+
+    assert "session.open_log" in causes(alone, differences(alone, other), ())[0]
+
+
 def test_what_a_replica_did_not_take_part_in_is_no_difference() -> None:
     alone = Trace(lines=[*trained("alone"), line("state", 1, weight="c")])
 

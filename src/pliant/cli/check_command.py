@@ -100,7 +100,7 @@ def _checked(stage: CheckStage, report: dict[str, Any], tell: Callable[[str], ob
     """Play everything, telling what is found; return the exit code."""
 
     def row(words: str, one: Played, found: list[Difference]) -> None:
-        outcome = f"DIFFERS: {found[0].sentence}" if found else "the same"
+        outcome = f"DIFFERS: {found[0].sentence.partition('; ')[0]}" if found else "the same"
         if words == "alone":
             outcome = counted(one.trace.committed, "step")
         tell(f"{one.seconds:5.1f} s  {words}: {outcome}")

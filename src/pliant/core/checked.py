@@ -23,7 +23,7 @@ MOST_NAMED = 5
 """Variables that one sentence names."""
 
 ALIKE = 30
-"""Notes that begin alike are of one cause; the last of them is told."""
+"""Notes that begin alike, but for numbers, are of one cause; the last of them is told."""
 
 SENTENCES = {
     "call": "{who} calls session.steps({value}), alone it is {was}",
@@ -39,6 +39,17 @@ SENTENCES = {
 KINDS = (*SENTENCES, "steps", "file", "refused")
 TRAINED = ("samples", "loss", "gradient", "state")
 """Without these the weights are the same."""
+
+_SUMS = "a replica computes only some micro-batches: what is added up over them is not the step's"
+HINTS = {
+    "samples": "what the dataset returns depends on more than the index, such as an attribute, "
+    "shared memory that changes while loaders fetch ahead, a generator or a file of its own",
+    "logged": _SUMS,
+    "printed": _SUMS,
+    "file": "several replicas write it, or a killed one had not flushed it: write rows with "
+    "session.open_log(path), and other files only where session.leader is true",
+}
+"""What a difference of these kinds mostly comes from, if nothing else names a cause."""
 
 ON_LEADER = ("logged", "printed")
 """What is said by one replica: nothing at all is a difference, too."""
@@ -83,9 +94,9 @@ def histories(steps: int, *, is_durable: bool) -> list[CheckHistory]:
     """Return those for a script that trains so many steps."""
     half, late = steps // 2, 2 * steps // 3
     both = "two replicas from the start"
-    join = f"one replica; at step {late} another joins"
-    kill = f"two replicas; at step {half} the older is killed, and replaced"
-    stop = f"two replicas; suspended after step {late}, and resumed"
+    join = f"one replica; after step {late} another joins"
+    kill = f"two replicas; at step {half} the older is killed and replaced"
+    stop = f"two replicas; suspended after step {late} and resumed"
     fault = f"r1@vote:{half}=SIGKILL"
     found = [
         CheckHistory(name="two", words=both, start=2, least=2),
@@ -191,10 +202,10 @@ def of_training(found: Iterable[Difference]) -> list[Difference]:
 
 def causes(alone: Trace, found: Sequence[Difference], notes: Iterable[str]) -> list[str]:
     """Return what may be behind differences: what sessions said, and the script's variables."""
-    known = {*alone.notes, *(one.sentence for one in found)}
-    alike = {note[:ALIKE]: note for note in notes if note not in known}
+    known = " ".join((*alone.notes, *(one.sentence for one in found)))
+    alike = {_NUMBER.sub("#", note)[:ALIKE]: note for note in notes if note not in known}
     said = list(alike.values())
-    first = next(iter(of_training(found)), None)
+    first = next(iter(of_training(found) or found), None)
     if first is not None and first.variables:
         names = ", ".join(first.variables[:MOST_NAMED])
         said.append(
@@ -202,11 +213,8 @@ def causes(alone: Trace, found: Sequence[Difference], notes: Iterable[str]) -> l
             "computes only some micro-batches, and a joiner has run no earlier tail: a value "
             "that is carried on in a variable differs between replicas"
         )
-    if first is not None and first.kind == "samples":
-        said.append(
-            "what the dataset returns depends on more than the index, such as an attribute, "
-            "shared memory that changes while loaders fetch ahead, a generator or a file of its own"
-        )
+    if not said and first is not None and first.kind in HINTS:
+        said.append(HINTS[first.kind])
     return said
 
 

@@ -218,7 +218,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip().removeprefix("pliant: ") if lines else "it said nothing"
 
 
 def _lines(recordings: Path) -> Iterator[dict[str, Any]]:
