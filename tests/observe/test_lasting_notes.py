@@ -57,3 +57,13 @@ def test_they_stay_over_a_resume_and_are_in_the_panel() -> None:
     console.print(job_panel(status))
 
     assert "warning (r2): what is wrong" in console.export_text()
+
+
+def test_who_the_job_goes_on_without_is_named_at_the_end_once() -> None:
+    held = "node n1 starts nothing more until pliant scale N, as r3 was refused: a.yaml changed"
+    notes: list[Record] = [
+        {"kind": "note", "text": text}
+        for text in ("r2 cannot join: it differs", held, "r4 cannot join: it differs", "r5 left")
+    ]
+
+    assert told(notes) == [("r2", "cannot join: it differs"), ("r3", "refused: a.yaml changed")]

@@ -17,18 +17,25 @@ MAX_KEPT = 20
 MAX_SHOWN = 5
 """In the closing lines, and in a panel."""
 
+_REFUSED = re.compile(r"(?:node .* as )?(\S+) (?:was )?(refused: .*|cannot join: .*)", re.DOTALL)
+"""What the coordinator notes of a replica that the job goes on without."""
+
 _NUMBERS = re.compile(r"(?<![\w'])([-+]?[\d.][^\s,;:)]*(, )?)+")
 """Replicas that say the same of other values say it once; digits in quoted names count."""
 
 
 def after(record: Record, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return [{text, by, at}] of all so far, in the order in which they came."""
-    if not (record.get("kind") == "note" and record.get("lasting")) or len(before) == MAX_KEPT:
+    if record.get("kind") != "note" or len(before) == MAX_KEPT:
         return before
-    text = str(record.get("text"))
+    text, by = str(record.get("text")), record.get("replica")
+    if found := _REFUSED.fullmatch(text):
+        by, text = found.groups()
+    elif not record.get("lasting"):
+        return before
     if any(is_same(text, known["text"]) for known in before):
         return before
-    return [*before, {"text": text, "by": record.get("replica"), "at": record.get("at") or 0.0}]
+    return [*before, {"text": text, "by": by, "at": record.get("at") or 0.0}]
 
 
 def is_same(text: str, other: str) -> bool:

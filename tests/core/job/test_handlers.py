@@ -6,15 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.commands import EndReplica
-from pliant.core.events import ExitKind, NodeJoined, PublishAsked, Saved, Spare
+from pliant.core.commands import EndReplica, Prepare, Reform
+from pliant.core.events import (
+    Event,
+    Exited,
+    ExitKind,
+    NodeJoined,
+    Prepared,
+    PublishAsked,
+    Saved,
+    Spare,
+)
 from pliant.core.job import controller
 from pliant.core.job.handlers import difference, has_more_samples, on_worker_event
 from pliant.core.job.state import Job, JobSettings, ReplicaState
 from pliant.core.job.transaction import Transaction, charge, is_spent
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.fields import Policy
-from pliant.core.values import Lineage, NodeId, ReplicaId
+from pliant.core.values import Generation, Lineage, NodeId, ReplicaId
 
 SETTINGS = JobSettings()
 RUN = "weight float32 [1, 4]\nbias float32 [1]\nlayout a"
@@ -164,3 +173,30 @@ def test_who_sees_more_samples_before_the_first_step_is_begun_with() -> None:
     assert less is not None
     assert less.startswith("its dataset_samples is 1000, the run has 20000; if the script writes")
     assert not has_more_samples(reads("r3", "1000"), reads("r2", "20000"))
+
+
+def test_who_differs_before_the_first_step_is_refused_once_and_the_others_begin() -> None:
+    """Seen: one with another total spent the restart budget in five seconds, six starts."""
+
+    def asks(name: str, total: str) -> Spare:
+        words = (("total of steps() 0", total),)
+        return replace(spare(RUN), replica=ReplicaId(name), identity=words)
+
+    settings = replace(SETTINGS, policy=Policy(max_replicas=2))
+    job, _ = controller.begin(now_s=0.0, settings=settings)
+    for event in (
+        NodeJoined(node=NodeId("n1"), devices=2),
+        asks("r1", "200"),
+        asks("r2", "70"),
+    ):
+        job, ready = controller.step(job, event, now_s=1.0, settings=settings)
+
+    assert (job.losses, set(job.held), list(job.replicas)) == ((), {"n1"}, ["r1", "r2"])
+    assert any(isinstance(one, Reform | Prepare) for one in ready.commands)
+    answers: list[Event] = [
+        Prepared(replica=ReplicaId("r1"), generation=Generation(1)),
+        Exited(replica=ReplicaId("r2"), kind=ExitKind.LEFT),
+    ]
+    for answer in answers:
+        job, ready = controller.step(job, answer, now_s=2.0, settings=settings)
+    assert (ready.commands, list(job.replicas)) == ((), ["r1"])

@@ -196,7 +196,7 @@ def _refuse(tx: Transaction, name: ReplicaId, node: NodeId, why: str) -> None:
     accepted = (ReplicaState.SPARE, ReplicaState.TRAINING)
     homes = {one.node for one in tx.job.replicas.values() if one.state in accepted}
     is_odd = bool(homes) and node not in homes
-    is_free = is_odd or replicas.are_enough(tx)
+    is_free = is_odd or replicas.are_enough(tx, but=name)
     left, commands = changes.lose(tx.job.membership, frozenset({name}), tx.moment)
     dismiss = Dismiss(to=(name,), reason=why)
     replicas.accept_membership(tx, (left, (dismiss, *commands)), is_charged=not is_free)

@@ -106,15 +106,21 @@ def _startable(tx: Transaction) -> dict[NodeId, int]:
     return free
 
 
-def are_enough(tx: Transaction) -> bool:
-    """Whether those that train may go on without another."""
-    return len(trainers(tx.job)) >= max(1, tx.settings.policy.min_replicas)
+def are_enough(tx: Transaction, but: ReplicaId | None = None) -> bool:
+    """Whether those that train, or wait to begin, may go on without another, and without one."""
+    job, stay = tx.job, (ReplicaState.SPARE, ReplicaState.TRAINING)
+    here = job.replicas if job.stage is Stage.STARTING else group.members(job.membership)
+    num = sum(name != but and job.replicas[name].state in stay for name in here)
+    return num >= max(1, tx.settings.policy.min_replicas)
 
 
 def hold(tx: Transaction, node: NodeId, what: str) -> None:
     """Start nothing on a node where one was refused: the next would be, too, until it is mended."""
     if node not in tx.job.held:
         tx.job = replace(tx.job, held=tx.job.held | {node})
+        is_coming = any(one.state is ReplicaState.STARTING for one in tx.job.replicas.values())
+        if tx.job.stage is Stage.STARTING and not (is_coming or _startable(tx)):
+            tx.job = replace(tx.job, start_by_s=tx.now_s)  # nobody else is waited for
         tx.notes.append(f"node {node} starts nothing more until pliant scale N, as {what}")
 
 

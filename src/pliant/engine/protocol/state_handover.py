@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import UsageError
 from pliant.core.events import Event, Refused, Unrestorable
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
@@ -167,7 +167,7 @@ class StateHandover:
             self._callbacks.take_state(state)
         except SurvivorsDiffer as error:  # who train end the job
             raise GroupBroken(order.generation, str(error)) from error
-        except (TransferRefused, ConfigError) as error:
+        except TransferRefused as error:
             self._refuse(order, self._runtime.member.replica, str(error))
             raise GroupBroken(order.generation, str(error)) from error
         shared = group.share(_DATASET, self._callbacks.dataset_attributes())
