@@ -49,7 +49,7 @@ def fork(work: Callable[[], object]) -> int:
         code = _code_of(work)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        bootstrap._flush()
+        bootstrap.flush_files()
     finally:
         os._exit(code)
 

@@ -33,8 +33,9 @@ from pliant.engine.step_log import BEFORE, Moment, StepLog
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import launched_together, worker_context
-from pliant.engine.worker.refusals_alone import meet_session
+from pliant.engine.worker.refusals_alone import meet_session, note_failure
 from pliant.engine.worker.run_places import path_of_job
+from pliant.engine.worker.script_errors import in_one_line
 
 _live: Session | None = None
 """The one session of this process that is open."""
@@ -197,6 +198,9 @@ class Session:
             if (kind is None or is_stopped) and not self._is_closed:
                 self._leave_steps()
                 self._finish()
+        except Exception as error:
+            self._note_failure(error)
+            raise
         finally:
             self._release()
 
@@ -426,6 +430,8 @@ class Session:
         self._training.finish()
         self._is_finished = True
         self._training.land_logs()
+        if self._context is None:
+            note_failure("")
         undone = [target for target, count in self._unwritten.items() if count == self.committed]
         if undone and self._parts.is_to_write(leads=self._training.membership.leads):
             for target in undone:
@@ -439,7 +445,10 @@ class Session:
 
     def _note_failure(self, error: object) -> None:
         """Tell what is left undone, and keep the failure in mind, which the script may catch."""
-        if self._context is None or not isinstance(error, Exception):
+        if not isinstance(error, Exception):
+            return
+        if self._context is None:
+            note_failure(in_one_line(error))
             return
         self._context.failure = error
         if self._training.is_alone_in_tail:

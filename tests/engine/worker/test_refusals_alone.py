@@ -61,3 +61,29 @@ def test_other_exceptions_keep_their_tracebacks_and_hooks(tmp_path: Path) -> Non
     assert done.returncode == hooked.returncode == 1
     assert "Traceback" in done.stderr
     assert "theirs 'mine'" in hooked.stdout
+
+
+def test_a_script_that_catches_what_its_session_failed_of_does_not_end_as_0(tmp_path: Path) -> None:
+    """Seen: ``except Exception: pass`` around the loop, and the scheduler took it for done."""
+    hook = "import atexit; atexit.register(print, 'last'); log = open('log', 'w'); log.write('row')"
+    hook += "\nimport contextlib\nwith contextlib.suppress(KeyError):\n  "
+    loop = SCRIPT.partition("{hook}\n")[2].replace("\n", "\n  ")
+    again = "\n".join(line.removeprefix("  ") for line in loop.splitlines())
+    script = tmp_path / "train.py"
+
+    def play(text: str) -> subprocess.CompletedProcess[str]:
+        filled = text.format(hook=hook, batch="8", line="raise KeyError('mine')")
+        script.write_text(filled + "print('went on')\n")
+        return run_typed(script.name, cwd=tmp_path, environment=os.environ)
+
+    caught = play(SCRIPT.partition("{hook}\n")[0] + "{hook}" + loop.rstrip(" "))
+    retried = play(
+        SCRIPT.partition("{hook}\n")[0] + "{hook}" + loop.rstrip(" ") + again.replace("{line}", "")
+    )
+
+    assert (caught.returncode, caught.stdout.split()) == (1, ["went", "on", "last"])
+    assert caught.stderr.splitlines()[-1] == (
+        "pliant: exit code 1: the script went on after its session failed: KeyError: 'mine'"
+    )
+    assert (tmp_path / "log").read_text() == "row"
+    assert (retried.returncode, retried.stdout.split()) == (0, ["went", "on", "last"])

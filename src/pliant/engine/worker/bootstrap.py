@@ -312,7 +312,7 @@ def _end_now(context: WorkerContext, sentence: str) -> NoReturn:
     try:
         _, kind, detail = _refused(context, ConfigError.__name__, sentence)
         context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
-        _flush()
+        flush_files()
         context.link.close(GOODBYE_S)
     finally:
         os._exit(code)
@@ -461,10 +461,10 @@ def _keep_record(assignment: Assignment, link: Link) -> Path:
 def _clean_up(code: int) -> None:
     """Do what the interpreter does at its end, but not for longer than ``CLEANUP_S``."""
     _end_by(CLEANUP_S, code)
-    _flush()
+    flush_files()
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the script's threads
     atexit._run_exitfuncs()  # noqa: SLF001  # no public name; the same since Python 3.0
-    _flush()
+    flush_files()
 
 
 def _end_by(limit_s: float, code: int) -> None:
@@ -474,10 +474,11 @@ def _end_by(limit_s: float, code: int) -> None:
     watchdog.start()
 
 
-def _flush() -> None:
+def flush_files() -> None:
     """Write out every open file, those of the script that it forgot to close included."""
     frozen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # by the fork server
     for thing in (*frozen, *gc.get_objects()):
-        if isinstance(thing, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+        kind = type(thing)  # isinstance asks objects for their class, and some import for that
+        if issubclass(kind, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             with contextlib.suppress(OSError, ValueError):
                 thing.flush()

@@ -1,20 +1,23 @@
 """Refusals alone: how what pliant refuses is told where ``python`` runs the script.
 
 Owns the last words of such a process: the sentence and the script's line, and exit code 2, as under
-``pliant run``.  Must not know what is refused.  Tracebacks of everything else stay as they are.
+``pliant run``; exit code 1 where a script catches what its session failed of, and goes on.  Must
+not know what is refused.  Tracebacks of everything else stay as they are.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.core.exits import EXIT_USAGE
+from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
 from pliant.engine.worker import script_files
-from pliant.engine.worker.bootstrap import WorkerContext, worker_context
+from pliant.engine.worker.bootstrap import WorkerContext, flush_files, worker_context
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -35,6 +38,7 @@ def tell_in_a_sentence() -> None:
 def _tell(
     others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
+    atexit.unregister(_end_as_failed)  # the script has not caught it
     if not isinstance(error, ConfigError | UsageError):
         others(kind, error, trace)
         return
@@ -42,3 +46,24 @@ def _tell(
     where = "" if place is None else f" ({place})"
     sys.stderr.write(f"pliant: {error}{where}\n")
     raise SystemExit(EXIT_USAGE)
+
+
+def note_failure(said: str) -> None:
+    """Let the process of a script not end as if its session had not failed; empty: it has not.
+
+    A test runner's process is not the script's.
+    """
+    atexit.unregister(_end_as_failed)
+    main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
+    if said and main.endswith(".py") and script_files.is_own(main):
+        atexit.register(_end_as_failed, said)  # it runs first, being the last
+
+
+def _end_as_failed(said: str) -> None:
+    sys.stderr.write(
+        f"pliant: exit code {EXIT_FAILED}: the script went on after its session failed: {said}\n"
+    )
+    atexit.unregister(_end_as_failed)
+    atexit._run_exitfuncs()  # noqa: SLF001  # no public name; the same since Python 3.0
+    flush_files()
+    os._exit(EXIT_FAILED)  # nothing else changes the code of a script that has ended
