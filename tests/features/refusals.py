@@ -1488,8 +1488,8 @@ LOOP = [
         script=holding(torch.zeros(1), rebind(lambda x: torch.zeros(2))),
     ),
     Refusal(
-        sentence="the slots of one step changed buffer 'kept' in different ways; say what to do "
-        'with it: buffers={"kept": "sum"}, "max" or "local"',
+        sentence="the micro-batches of one step changed buffer 'kept' in different ways; say what "
+        'to do with it: buffers={"kept": "sum"}, "max" or "local"',
         when="an integer buffer counts something of the data",
         instead='`buffers={"kept": "sum"}`',
         script=holding(
@@ -1992,8 +1992,8 @@ TYPED = [
         command="run --max 1 job.yaml",
     ),
     Refusal(
-        sentence="maxReplicas=5 is above the 4 slots of a step, and each replica needs one; lower "
-        "maxReplicas to 4, or make micro_batch_size smaller",
+        sentence="maxReplicas=5 is above the 4 micro-batches of a step, and each replica needs "
+        "one; lower maxReplicas to 4, or make micro_batch_size smaller",
         when="the script has fewer micro-batches in a step than `--max`",
         instead="leave out `--max`: the default is the number of slots",
         proof="tests/core/policy/test_decide.py::test_a_bound_above_the_slots_of_a_step_is_refused",

@@ -266,7 +266,7 @@ SIMULATED = [
         before=beside(jobs="arrival_s,work_s,workers\n0,60,2\n"),
     ),
     line(
-        ": max 8 is above the 4 slots of a step; each replica needs one",
+        ": max 8 is above the 4 micro-batches of a step; each replica needs one",
         "gpt,0,60,2,1,8,4,",
         when="a job may have more replicas than slots",
         instead="a smaller `max` or more `slots`",

@@ -164,11 +164,11 @@ def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
         ([], "the ledger has no committed step"),
         (
             [*steps(0), *slot_lines(1, slots=range(3)), commit_line(1)],
-            "step 1 was committed in generation 1, but nobody recorded its slot 3",
+            "step 1 was committed in generation 1, but nobody recorded its micro-batch 3",
         ),
         (
             [*steps(0), *slot_lines(1, generation=1), commit_line(1, generation=2)],
-            "step 1 was committed in generation 2, but nobody recorded its slot 0",
+            "step 1 was committed in generation 2, but nobody recorded its micro-batch 0",
         ),
         ([*steps(0, 2)], "step 1 was never committed although a later one was"),
         (
@@ -181,7 +181,7 @@ def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
         ),
         (
             [*steps(0), {**slot_lines(0)[2], "ids": [0, 1]}],
-            "slot 2 of step 0 was computed twice in generation 1, with different samples",
+            "micro-batch 2 of step 0 was computed twice in generation 1, with different samples",
         ),
         (
             [
@@ -189,11 +189,11 @@ def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
                 *slot_lines(0, slots=range(1, 4)),
                 commit_line(0),
             ],
-            "slot 0 of step 0 used other samples than the seed orders",
+            "micro-batch 0 of step 0 used other samples than the seed orders",
         ),
         (
             [*steps(0), {**slot_lines(0)[0], "slot": 9}],
-            "step 0 has a slot 9, but a step has 4 slots",
+            "step 0 has a micro-batch 9, but a step has 4",
         ),
         (
             [*steps(0), commit_line(0, lineage=-1)],
@@ -439,7 +439,7 @@ def test_the_plan_of_a_sampler_is_read_from_the_identity() -> None:
         ),
         (
             [*drawn(0)[:3], {**drawn(0)[3], "ids": [4]}, drawn(0)[-1]],
-            "slot 3 of step 0 used 1 draws, not 2",
+            "micro-batch 3 of step 0 used 1 draws, not 2",
         ),
         (
             [*drawn(0)[:3], {**drawn(0)[3], "ids": [4, 1 << 80]}, drawn(0)[-1]],
@@ -449,7 +449,7 @@ def test_the_plan_of_a_sampler_is_read_from_the_identity() -> None:
             [*drawn(0), drawn(0, draws="other")[-1]],
             "the samplers of the replicas drew different samples for step 0",
         ),
-        ([*drawn(0)[:3], drawn(0)[-1]], "but nobody recorded its slot 3"),
+        ([*drawn(0)[:3], drawn(0)[-1]], "but nobody recorded its micro-batch 3"),
         ([*drawn(0)[:-1], drawn(0, draws="")[-1]], "step 0 used other samples than the sampler"),
         ([*drawn(0), *drawn(2)], "step 1 was never committed"),
     ],

@@ -88,7 +88,7 @@ def test_a_restore_into_what_was_condensed_is_audited_like_any_other(tmp_path: P
     [
         (
             [*steps(0), *slot_lines(1, slots=range(3)), commit_line(1), *steps(*range(2, 9))],
-            "step 1 was committed in generation 1, but nobody recorded its slot 3",
+            "step 1 was committed in generation 1, but nobody recorded its micro-batch 3",
         ),
         (steps(0, 1, *range(3, 9)), "step 2 was never committed although a later one was"),
     ],

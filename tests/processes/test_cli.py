@@ -209,7 +209,7 @@ def test_a_maximum_above_the_slots_names_both_numbers(home: Path) -> None:
     run = pliant(home, "run", "--max", "9", "--start", "1", "train.py", "20")
 
     assert run.returncode == 2
-    assert "maxReplicas=9 is above the 8 slots of a step" in run.stderr
+    assert "maxReplicas=9 is above the 8 micro-batches of a step" in run.stderr
 
 
 def test_a_port_in_use_is_refused(home: Path) -> None:

@@ -44,7 +44,7 @@ def test_replicas_may_have_several_workers_and_slots_are_those_of_replicas() -> 
 
     assert (one.devices, one.min_devices, one.max_devices, one.workers) == (2, 2, 8, 2)
     assert "no multiple of the 2 workers" in refusal(text.replace("8,2", "7,2"))
-    assert "above the 4 slots" in refusal(text.replace("8,2", "10,2"))
+    assert "above the 4 micro-batches" in refusal(text.replace("8,2", "10,2"))
 
 
 def test_a_curve_is_sizes_with_speeds() -> None:
@@ -66,7 +66,8 @@ def test_a_curve_is_sizes_with_speeds() -> None:
         ("gpt,0,60,0,,,,", ": devices '0'" + UNREAD + DEVICES),
         ("gpt,0,60,2.5,,,,", ": devices '2.5'" + UNREAD + DEVICES),
         ("gpt,0,60,2,3,8,,", ": devices 2 is not between min 3 and max 8"),
-        ("gpt,0,60,2,1,8,4,", ": max 8 is above the 4 slots of a step; each replica needs one"),
+        ("gpt,0,60,2,1,8,4,", ": max 8 is above the 4 micro-batches of a step; each replica needs "
+         "one"),
         ("gpt,0,60,2,1,8,,2:1 1:2", ": curve '2:1 1:2'" + UNREAD + "sizes that ascend with their"
          " speeds, such as 1:1 2:1.9 8:6.5"),
     ],

@@ -346,7 +346,7 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
         f"\n{counted(audit.committed_steps, 'committed step')},"
         f" {counted(audit.committed_samples, what)},"
         f" {counted(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
-        f" {counted(audit.uncommitted, 'slot')} computed but not committed"
+        f" {counted(audit.uncommitted, 'micro-batch')} computed but not committed"
         + (
             f"; {counted(audit.superseded, 'step')} repeated after a restore"
             * bool(audit.superseded)

@@ -14,7 +14,8 @@ def counted(number: object, noun: str = "device") -> str:
     >>> counted(1), counted(2, "replica")
     ('1 device', '2 replicas')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{plural}"
 
 
 def in_words(names: Sequence[str]) -> str:

@@ -417,8 +417,8 @@ class Collaborators:
             return
         megabytes = copy_bytes / (1 << 20)
         what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
-        slots = f"{counted(len(owned), 'slot')} {'is' if len(owned) == 1 else 'are'}"
-        self.reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
+        batches = f"{counted(len(owned), 'micro-batch')} {'is' if len(owned) == 1 else 'are'}"
+        self.reporter.noted(f"{what} of {megabytes:.1f} MB while {batches} added up on one replica")
 
 
 def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:

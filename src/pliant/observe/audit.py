@@ -340,7 +340,7 @@ def _count_line(step: _Step, line: Record, number: int, audit: Audit) -> None:
         audit.duplicates += 1
     else:
         audit.complain(
-            f"slot {slot} of step {number} was computed twice in generation {generation},"
+            f"micro-batch {slot} of step {number} was computed twice in generation {generation},"
             " with different samples"
         )
 
@@ -355,28 +355,31 @@ def _check_slots(
     """Compare the slots of one committed step with the permutation; of a sampler, count them."""
     if plan is None:
         if not slots:
-            audit.complain(f"step {step} was committed but no replica recorded a slot of it")
+            audit.complain(f"step {step} was committed but no replica recorded a micro-batch of it")
         return
     missing = (slot for slot in plan.used_slots(step) if slot not in slots)
     for slot in islice(missing, MAX_PROBLEMS + 1):
         audit.complain(
             f"step {step} was committed in generation {generation},"
-            f" but nobody recorded its slot {slot}"
+            f" but nobody recorded its micro-batch {slot}"
         )
     epoch = step // plan.steps_per_epoch
     for slot, used in slots.items():
         if slot not in range(plan.num_slots):
-            audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
+            audit.complain(f"step {step} has a micro-batch {slot}, but a step has {plan.num_slots}")
             continue
         positions = plan.slot_positions(step, slot)
         is_as_long = len(used) == len(positions)
         if plan.sampler:
             if not is_as_long:
                 audit.complain(
-                    f"slot {slot} of step {step} used {len(used)} draws, not {len(positions)}"
+                    f"micro-batch {slot} of step {step} used {len(used)} draws, not "
+                    f"{len(positions)}"
                 )
         elif not is_as_long or used != [plan.sample(epoch, position) for position in positions]:
-            audit.complain(f"slot {slot} of step {step} used other samples than the seed orders")
+            audit.complain(
+                f"micro-batch {slot} of step {step} used other samples than the seed orders"
+            )
 
 
 def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, audit: Audit) -> None:

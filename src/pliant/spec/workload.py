@@ -178,8 +178,8 @@ def _require_consistent(job: WorkloadJob, where: str) -> None:
             )
     if job.num_slots is not None and high // job.workers > job.num_slots:
         raise ConfigError(
-            f"{where}: max {high} is above the {job.num_slots} slots of a step; each replica needs"
-            " one"
+            f"{where}: max {high} is above the {job.num_slots} micro-batches of a step; each "
+            "replica needs one"
         )
     if job.target_s is not None and job.target_s > job.work_s:
         raise ConfigError(f"{where}: target_s {job.target_s:g} is above work_s {job.work_s:g}")

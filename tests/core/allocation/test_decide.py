@@ -939,7 +939,10 @@ def test_a_new_value_of_a_class_changes_who_comes_first() -> None:
         ({"sizes": (4, 2)}, "sizes must be ascending numbers from 1 on, got [4, 2]"),
         ({"sizes": (2, *range(1000))}, "11, 12, 13, 14, ...]"),
         ({"sizes": (3,), "ask_replicas": 2}, "none of its sizes [3] lies between 1 and the 2"),
-        ({"min_replicas": 4, "ask_replicas": 4, "num_slots": 3}, "above the 3 slots of its step"),
+        (
+            {"min_replicas": 4, "ask_replicas": 4, "num_slots": 3},
+            "above the 3 micro-batches of its step",
+        ),
         ({"notice_s": -1.0}, "notice_s must be 0 seconds or more, got -1.0"),
         ({"name": ""}, "a claim needs a name"),
     ],

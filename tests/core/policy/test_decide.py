@@ -291,13 +291,13 @@ def test_a_bound_above_the_slots_of_a_step_is_refused(name: str) -> None:
 
     field = name.removesuffix("_replicas") + "Replicas"
     assert str(caught.value) == (
-        f"{field}=5 is above the 4 slots of a step, and each replica needs one; "
+        f"{field}=5 is above the 4 micro-batches of a step, and each replica needs one; "
         f"lower {field} to 4, or make micro_batch_size smaller"
     )
 
 
 def test_a_size_above_the_slots_of_a_step_is_refused() -> None:
-    with pytest.raises(ConfigError, match="replicaDiscreteValues=8 is above the 4 slots"):
+    with pytest.raises(ConfigError, match="replicaDiscreteValues=8 is above the 4 micro-batches"):
         require_slots(Policy(replica_discrete_values=(1, 4, 8)), 4)
 
 

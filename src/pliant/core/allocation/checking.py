@@ -88,7 +88,7 @@ def _contradiction(claim: Claim) -> str:
     if not 0 <= claim.notice_s < NEVER:
         return f"notice_s must be 0 seconds or more, got {claim.notice_s}"
     if claim.num_slots is not None and claim.num_slots < low:
-        return f"its minimum of {low} is above the {claim.num_slots} slots of its step"
+        return f"its minimum of {low} is above the {claim.num_slots} micro-batches of its step"
     if sizes is None:
         return ""
     if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):

@@ -234,8 +234,9 @@ def require_slots(policy: Policy, num_slots: int) -> None:
     ):
         if value is not None and value > num_slots:
             raise ConfigError(
-                f"{name}={value} is above the {counted(num_slots, 'slot')} of a step, and each "
-                f"replica needs one; lower {name} to {num_slots}, or make micro_batch_size smaller"
+                f"{name}={value} is above the {counted(num_slots, 'micro-batch')} of a step, and "
+                f"each replica needs one; lower {name} to {num_slots}, or make micro_batch_size "
+                "smaller"
             )
 
 

@@ -203,8 +203,8 @@ class _AgreeBuffer(_Buffer):
         change = total[1:] / num_computed
         if float(total[0]) != _hash(change) * num_computed:
             raise UsageError(
-                f"the slots of one step changed buffer {self.name!r} in different ways; say what "
-                f'to do with it: buffers={{"{self.name}": "sum"}}, "max" or "local"'
+                f"the micro-batches of one step changed buffer {self.name!r} in different ways; "
+                f'say what to do with it: buffers={{"{self.name}": "sum"}}, "max" or "local"'
             )
         if not change.any():
             return
