@@ -116,3 +116,27 @@ def refused(job: RunningJob) -> str:
         ),
         "",
     )
+
+
+@pytest.mark.parametrize("is_in_tail", [True, False])
+def test_a_leader_that_dies_in_its_tail_is_told_with_the_step(
+    tmp_path: Path, is_in_tail: bool
+) -> None:
+    script = written(tmp_path)
+    text = script.read_text().replace("        while ", "        session.leader\n        while ")
+    if not is_in_tail:
+        wait = text.partition("leader\n")[2].partition("    if")[0].replace("5", "6")
+        text = text.replace("        for a", wait + "        for a").replace("== 5", "== 50")
+    script.write_text(text)
+    with running(tmp_path, script, replicas=2, warm=True, cwd=tmp_path) as job:
+        job.wait_for_steps(6)
+        os.kill(job.pid_of("r1"), signal.SIGKILL)
+        job.wait_for(lambda: any(r["replica"] == "r3" for r in job.records("spare")), "r3 comes")
+        let_end(job)
+
+    told = [str(one["text"]) for one in job.records("note") if one.get("lasting")]
+    sentence = (
+        "r1 was lost in the tail of step 5, which it led: what the leader alone was to write there "
+        "may be missing"
+    )
+    assert told == [sentence] * is_in_tail

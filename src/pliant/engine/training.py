@@ -155,6 +155,8 @@ class Training:
         """Return it to the script, and take note of where that was."""
         in_tail, behind = self._asked
         is_tail = self.done is not None
+        if is_tail and self.leads and self.files is not None and in_tail != self.committed:
+            self.files.mark_tail(self.committed - 1)
         self._asked = (self.committed, behind) if is_tail else (in_tail, self.committed)
         return self.leads
 
@@ -189,6 +191,8 @@ class Training:
         self.check_stopped()
         self.script_calls.is_watching = False
         self.land_logs()
+        if self.is_alone_in_tail and self.files is not None:
+            self.files.mark_tail(None)
         done, self.done = self.done, None
         self.state.check_parameters()
         self.update.check_schedulers()

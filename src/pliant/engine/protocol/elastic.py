@@ -42,8 +42,10 @@ from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.protocol.slot_division import SlotDivision
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
+from pliant.engine.record import files
 from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
 from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.wire.messages import Noted
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
@@ -307,9 +309,26 @@ class ElasticMembership:
             self._callbacks.give_up_attempt(buffers_may_be_written=True)
         else:  # all have come to this boundary
             self._led_tail = True
+        if rank == 0 and not resolution.commits:  # whoever commits late does that tail
+            self._tell_unfinished_tail(order)
         if not meeting.apart:
             self._followers.hand_over(order, resolution, self.member, owes_tail=self._owes_tail)
         self._handover.start(order, group, meeting, owes_tail=self._owes_tail)
+
+    def _tell_unfinished_tail(self, order: Order) -> None:
+        """Name the tail in which a leader has died that is not in ``order`` any more."""
+        record, formed = files.here(), self._slots.formed
+        if record is None or formed is None or formed.order.replicas[0] in order.replicas:
+            return
+        leader = formed.order.replicas[0]
+        if step := record.unfinished_tail(leader):
+            text = (
+                f"{leader} was lost in the tail of step {step}, which it led: what the leader "
+                "alone was to write there may be missing"
+            )
+            self._context.link.send(
+                Noted(replica=self.member.replica, text=text, lasting=True), urgent=False
+            )
 
     def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:
         """Say under what a step is recorded that is committed after its generation broke."""

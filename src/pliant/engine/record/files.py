@@ -142,6 +142,19 @@ class FileRecord:
                 self._lock = os.open(directory / self._worker, os.O_RDWR | os.O_CREAT, PRIVATE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
 
+    def mark_tail(self, step: int | None) -> None:
+        """Say that the tail of ``step`` is this replica's to lead, and under way; None: done."""
+        if self._lock >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._lock, 0)
+                os.pwrite(self._lock, b"" if step is None else str(step).encode(), 0)
+
+    def unfinished_tail(self, replica: str) -> str:
+        """Return the step in whose tail a leader on this host has died; empty: it did not."""
+        with suppress(OSError), self.paused():
+            return (self._place / places.TRAINS / f"{replica}.0").read_text()
+        return ""
+
     def leave_out(self, directory: str) -> None:
         """Note nothing of a directory but that it is the run's: checkpoints."""
         if directory and "://" not in directory:
