@@ -14,7 +14,7 @@ def counted(number: object, noun: str = "device") -> str:
     >>> counted(1), counted(2, "replica")
     ('1 device', '2 replicas')
     """
-    plural = "es" if noun.endswith("ch") else "s"
+    plural = "es" if noun.endswith("batch") else "s"
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{plural}"
 
 

@@ -151,6 +151,27 @@ def test_the_checkpoints_are_never_removed_by_who_comes(home: Path) -> None:
         destroyed(Worker(home, "r2.0"), "shutil.rmtree", "out", None)
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_who_goes_on_from_a_checkpoint_destroys_nothing_though_nobody_trains_any_more(
+    home: Path, *, is_kept: bool
+) -> None:
+    """Seen: once all were lost, ``rmtree`` at the top removed the weights of passed epochs."""
+    first = trained(home)
+    first.record.leave_out(str(home / "kept-steps"))
+    os.close(first.record._lock)  # as its death does
+    if is_kept:
+        (home / "kept-steps/step-5").mkdir(parents=True)
+        (home / "kept-steps/step-5/pliant.json").touch()
+    again = Worker(home, "r2.0")
+
+    if is_kept:
+        with pytest.raises(ConfigError, match=r"would empty .*log, which the run"):
+            again.write("log", "step,loss")
+    else:  # every step is done again, and every row written
+        again.write("log", "step,loss")
+        assert "each replica would empty" in again.said[0]
+
+
 def test_what_the_arguments_name_is_looked_at() -> None:
     assert roots_of("/w", ["--config=a.yaml", "/data/x", "--lr", "/"]) == [
         "/w",

@@ -54,6 +54,9 @@ NOBODY = ""
 """Who has written what nobody of the run may destroy, in place of a worker's name: checkpoints."""
 
 _EVENTS = frozenset({"open", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
+_PUBLISHED = "*/pliant.json"
+"""Is there in the directory of checkpoints once there is one."""
+
 _WRITES = os.O_WRONLY | os.O_RDWR
 _NO_DATA = (".py", ".pyc", ".so")
 _NOT_NOTED = frozenset({"__pycache__", ".git"})
@@ -254,7 +257,8 @@ class FileRecord:
         return []
 
     def _check(self, path: str, what: str) -> None:
-        """Refuse to destroy what others of the run have written, while one of them trains.
+        """Refuse to destroy what others of the run have written, while one of them trains, or
+        where all are lost that have and their newest checkpoint is gone on from.
 
         Raises:
             ConfigError: it would.
@@ -270,7 +274,7 @@ class FileRecord:
             return
         name = script_files.shown(path)
         of_it = "" if hit == path else f", where {script_files.shown(hit)} is"
-        if who == NOBODY or self._others_train():
+        if who == NOBODY or self._others_train() or self._goes_on():
             raise ConfigError(
                 f"this replica would {what} {name}{of_it}, which the run has written before it "
                 f"came; {INSTEAD}"
@@ -292,8 +296,13 @@ class FileRecord:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return True
-                path.unlink()  # it is dead, and no other will have its name
         return False
+
+    def _goes_on(self) -> bool:
+        """Whether workers have trained, and have left a checkpoint; else all is done again."""
+        has_trained = any((self._place / places.TRAINS).glob("*"))
+        kept = (Path(path) for path, who, _ in self._written() if who == NOBODY)
+        return has_trained and any(any(path.glob(_PUBLISHED)) for path in kept)
 
 
 _record: FileRecord | None = None
