@@ -189,7 +189,7 @@ def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
                 *slot_lines(0, slots=range(1, 4)),
                 commit_line(0),
             ],
-            "micro-batch 0 of step 0 used other samples than the seed orders",
+            "micro-batch 0 of step 0 had other samples than the seed's",
         ),
         (
             [*steps(0), {**slot_lines(0)[0], "slot": 9}],
@@ -439,7 +439,7 @@ def test_the_plan_of_a_sampler_is_read_from_the_identity() -> None:
         ),
         (
             [*drawn(0)[:3], {**drawn(0)[3], "ids": [4]}, drawn(0)[-1]],
-            "micro-batch 3 of step 0 used 1 draws, not 2",
+            "micro-batch 3 of step 0: 1 draws, not 2",
         ),
         (
             [*drawn(0)[:3], {**drawn(0)[3], "ids": [4, 1 << 80]}, drawn(0)[-1]],

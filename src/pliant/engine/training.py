@@ -156,7 +156,7 @@ class Training:
         in_tail, behind = self._asked
         is_tail = self.done is not None
         if is_tail and self.leads and self.files is not None and in_tail != self.committed:
-            self.files.mark_tail(self.committed - 1)
+            self.files.mark_tail(str(self.committed - 1))
         self._asked = (self.committed, behind) if is_tail else (in_tail, self.committed)
         return self.leads
 
@@ -192,7 +192,7 @@ class Training:
         self.script_calls.is_watching = False
         self.land_logs()
         if self.is_alone_in_tail and self.files is not None:
-            self.files.mark_tail(None)
+            self.files.mark_tail("")
         done, self.done = self.done, None
         self.state.check_parameters()
         self.update.check_schedulers()

@@ -373,13 +373,10 @@ def _check_slots(
         if plan.sampler:
             if not is_as_long:
                 audit.complain(
-                    f"micro-batch {slot} of step {step} used {len(used)} draws, not "
-                    f"{len(positions)}"
+                    f"micro-batch {slot} of step {step}: {len(used)} draws, not {len(positions)}"
                 )
         elif not is_as_long or used != [plan.sample(epoch, position) for position in positions]:
-            audit.complain(
-                f"micro-batch {slot} of step {step} used other samples than the seed orders"
-            )
+            audit.complain(f"micro-batch {slot} of step {step} had other samples than the seed's")
 
 
 def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, audit: Audit) -> None:

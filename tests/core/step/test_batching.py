@@ -190,7 +190,7 @@ def test_the_heavier_half_comes_first_to_save_a_copy() -> None:
 @pytest.mark.parametrize("replicas", [0, 5])
 def test_more_replicas_than_slots_are_refused(replicas: int) -> None:
     with pytest.raises(
-        ConfigError, match=f"{replicas} replicas cannot share 4 micro-batches: from 1 to 4"
+        ConfigError, match=f"{replicas} replicas cannot share 4 micro-batches: 1 to 4"
     ):
         ownership(4, replicas)
 

@@ -310,9 +310,7 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     Outside exact mode only what the collectives need must agree.
     """
     if spare.num_slots != reference.num_slots:
-        return (
-            f"it has {spare.num_slots} micro-batches in a step, the run has {reference.num_slots}"
-        )
+        return f"it has {spare.num_slots} micro-batches in a step, the run {reference.num_slots}"
     if spare.layout != reference.layout:
         return _other_model(spare.layout.splitlines(), reference.layout.splitlines())
     ours, theirs_ = dict(spare.identity), dict(reference.identity)

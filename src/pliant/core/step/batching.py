@@ -181,8 +181,7 @@ def ownership(num_slots: int, num_replicas: int) -> tuple[range, ...]:
     """
     if not 1 <= num_replicas <= num_slots:
         raise ConfigError(
-            f"{num_replicas} replicas cannot share {num_slots} micro-batches: from 1 to "
-            f"{num_slots} can"
+            f"{num_replicas} replicas cannot share {num_slots} micro-batches: 1 to {num_slots} can"
         )
     return _even(num_slots, num_replicas)
 

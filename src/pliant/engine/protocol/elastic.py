@@ -318,17 +318,13 @@ class ElasticMembership:
     def _tell_unfinished_tail(self, order: Order) -> None:
         """Name the tail in which a leader has died that is not in ``order`` any more."""
         record, formed = files.here(), self._slots.formed
-        if record is None or formed is None or formed.order.replicas[0] in order.replicas:
-            return
-        leader = formed.order.replicas[0]
-        if step := record.unfinished_tail(leader):
+        leader = formed.order.replicas[0] if record and formed else order.replicas[0]
+        if record and leader not in order.replicas and (step := record.unfinished_tail(leader)):
             text = (
                 f"{leader} was lost in the tail of step {step}, which it led: what the leader "
                 "alone was to write there may be missing"
             )
-            self._context.link.send(
-                Noted(replica=self.member.replica, text=text, lasting=True), urgent=False
-            )
+            self._context.link.send(Noted(replica=order.replicas[0], text=text, lasting=True))
 
     def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:
         """Say under what a step is recorded that is committed after its generation broke."""

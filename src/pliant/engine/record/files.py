@@ -54,9 +54,6 @@ NOBODY = ""
 """Who has written what nobody of the run may destroy, in place of a worker's name: checkpoints."""
 
 _EVENTS = frozenset({"open", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
-_PUBLISHED = "*/pliant.json"
-"""Is there in the directory of checkpoints once there is one."""
-
 _WRITES = os.O_WRONLY | os.O_RDWR
 _NO_DATA = (".py", ".pyc", ".so")
 _NOT_NOTED = frozenset({"__pycache__", ".git"})
@@ -145,12 +142,11 @@ class FileRecord:
                 self._lock = os.open(directory / self._worker, os.O_RDWR | os.O_CREAT, PRIVATE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def mark_tail(self, step: int | None) -> None:
-        """Say that the tail of ``step`` is this replica's to lead, and under way; None: done."""
-        if self._lock >= 0:
-            with suppress(OSError):
-                os.ftruncate(self._lock, 0)
-                os.pwrite(self._lock, b"" if step is None else str(step).encode(), 0)
+    def mark_tail(self, step: str) -> None:
+        """Say that the tail of ``step`` is this replica's to lead, and under way; empty: done."""
+        with suppress(OSError):
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, step.encode(), 0)
 
     def unfinished_tail(self, replica: str) -> str:
         """Return the step in whose tail a leader on this host has died; empty: it did not."""
@@ -302,7 +298,7 @@ class FileRecord:
         """Whether workers have trained, and have left a checkpoint; else all is done again."""
         has_trained = any((self._place / places.TRAINS).glob("*"))
         kept = (Path(path) for path, who, _ in self._written() if who == NOBODY)
-        return has_trained and any(any(path.glob(_PUBLISHED)) for path in kept)
+        return has_trained and any(any(path.glob("*/pliant.json")) for path in kept)
 
 
 _record: FileRecord | None = None

@@ -1,8 +1,8 @@
 """Refusals alone: how what pliant refuses is told where ``python`` runs the script.
 
 Owns the last words of such a process: the sentence and the script's line, and exit code 2, as under
-``pliant run``; exit code 1 where a script catches what its session failed of, and goes on.  Must
-not know what is refused.  Tracebacks of everything else stay as they are.
+``pliant run``; and exit code 1 where a script catches another failure.  Must not know what is
+refused.  Tracebacks of everything else stay as they are.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ def _tell(
 
 
 def note_failure(said: str) -> None:
-    """Let the process of a script not end as if its session had not failed; empty: it has not.
-
-    A test runner's process is not the script's.
-    """
+    """Have a script (no test runner) whose session failed not end as 0; empty: it has not."""
     atexit.unregister(_end_as_failed)
     main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
     if said and main.endswith(".py") and script_files.is_own(main):
