@@ -93,6 +93,7 @@ def test_what_differs_between_two_runs_alone_is_not_compared(
 
     said = capsys.readouterr().out
     assert "Not compared, because two runs alone differ there already: log.csv\n" in said
+    assert said.endswith("what the leader prints and 0 written files.\n")
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,10 @@ def _checked(stage: CheckStage, report: dict[str, Any], tell: Callable[[str], ob
         tell(f"Not compared, because two runs alone differ there already: {shown}")
     if wrong:
         return _differs(alone.trace, wrong, report, tell)
+    files = alone.trace.files.keys() - {each.name for each in noise or []}
     tell(
         "The same in every history: model, optimizer, buffers, extra_state, logged values, what "
-        f"the leader prints and {counted(len(alone.trace.files), 'written file')}."
+        f"the leader prints and {counted(len(files), 'written file')}."
     )
     return EXIT_OK
 
