@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_PUBLIC_NAMES[name]), name)
         except ModuleNotFoundError as error:
-            from pliant.machine.engine_packages import ENGINE_PACKAGES, lacking_engine
+            from pliant.machine.named_modules import ENGINE_PACKAGES, lacking_engine
 
             if error.name not in ENGINE_PACKAGES:
                 raise

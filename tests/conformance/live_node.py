@@ -28,7 +28,7 @@ from pliant.core.events import Exited, ExitKind, NodeJoined
 from pliant.core.sites import HOST
 from pliant.core.values import Labels, NodeId, ReplicaId
 from pliant.http.server import open_socket, url_of
-from pliant.machine.loopback import loopback
+from pliant.machine.interfaces import loopback
 from pliant.wire.messages import Ended, Work
 
 DEADLINE_S = 15.0

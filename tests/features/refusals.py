@@ -36,8 +36,7 @@ from pliant.engine.session_settings import check_saving
 from pliant.engine.state import naming
 from pliant.engine.state.verification import part_with_the_wrong
 from pliant.engine.worker import bootstrap
-from pliant.machine.control_tls import ServedTls
-from pliant.machine.tls import TlsContexts
+from pliant.machine.tls import ServedTls, TlsContexts
 
 
 class Hider(torch.optim.SGD):

@@ -23,11 +23,11 @@ from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.open import open_storage
 from pliant.cli.arguments import number_of
-from pliant.machine import granted_locks, registry
+from pliant.machine import device_locks, registry
 from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.pool.admin import PoolAdmin
 from pliant.run import background, pool_host, run_directory
-from pliant.run.pool_beginning import _named
+from pliant.run.pool_config import _named
 
 LOG, LOGS = Path("run/events.jsonl"), Path("run/logs")
 
@@ -137,17 +137,17 @@ def all_damaged() -> None:
 
 def linked() -> None:
     Path("ml").symlink_to(".")
-    granted_locks.make_entered(Path("ml"), os.getegid())
+    device_locks.make_entered(Path("ml"), os.getegid())
 
 
 def below_a_file() -> None:
     Path("file").touch()
-    granted_locks.make_entered(Path("file/ml"), os.getegid())
+    device_locks.make_entered(Path("file/ml"), os.getegid())
 
 
 def open_to_all() -> None:
     place = Path("ml")
-    granted_locks.make_entered(place, os.getegid())
+    device_locks.make_entered(place, os.getegid())
     with registry.listen(place, os.getegid(), waiting=1):
         place.chmod(0o777)
         registry.shared_pool("ml", Path())
@@ -160,7 +160,7 @@ def no_place() -> None:
 
 
 def private_in_shared() -> None:
-    granted_locks.make_entered(Path("ml"), os.getegid())
+    device_locks.make_entered(Path("ml"), os.getegid())
     config = SimpleNamespace(records=Path(), name="ml", gid=None)
     pool_host.make_directory(cast(Any, config))
 
@@ -921,7 +921,7 @@ POOLS = [
         "pool for each kind",
         when="the capacity of a pool with several kinds is to follow something",
         instead="one pool per kind, with `--name`",
-        proof="tests/run/test_pool_beginning.py::"
+        proof="tests/run/test_pool_config.py::"
         "test_one_number_is_the_capacity_of_devices_of_one_kind",
     ),
     Refusal(
@@ -1216,7 +1216,7 @@ SHARED = [
         "directory); a shared pool needs access control lists",
         when="pools are to be shared on a file system without them",
         instead="another place, in `PLIANT_SHARED_POOLS`",
-        script=lambda: granted_locks.require_rights(Path("/proc")),
+        script=lambda: device_locks.require_rights(Path("/proc")),
     ),
     Refusal(
         sentence="ml may be changed by others than who runs the pool there; do not use it",
@@ -1281,7 +1281,7 @@ INSTALLED = [
         sentence="pliant run needs torch: pip install 'pliant[engine]'",
         when="pliant was installed without what trains",
         instead="the command that it names",
-        proof="tests/machine/test_engine_packages.py::"
+        proof="tests/machine/test_named_modules.py::"
         "test_the_first_line_is_what_to_install_and_nothing_is_written",
     ),
     Refusal(

@@ -141,7 +141,7 @@ NODES = [
         "is denied (Unable to locate credentials)",
         when="an object store lets nobody write: no credentials, no such bucket",
         instead="`AWS_ACCESS_KEY_ID` and the others, as for checkpoints",
-        proof="tests/run/test_register_home.py::test_a_bucket_that_is_not_there_is_refused",
+        proof="tests/run/test_register_location.py::test_a_bucket_that_is_not_there_is_refused",
     ),
     Refusal(
         sentence="--register ... cannot be written: File exists",
@@ -153,14 +153,14 @@ NODES = [
         sentence="--register /shared/register is that of job gpt; give job tune a place of its own",
         when="two jobs are to have one register: each would end the other's coordinators",
         instead="a directory for each: `--register /shared/tune`",
-        proof="tests/run/test_register_home.py::test_the_place_of_another_job_is_refused",
+        proof="tests/run/test_register_location.py::test_the_place_of_another_job_is_refused",
     ),
     Refusal(
         sentence="s3://... takes writes whatever their condition (If-Match, If-None-Match), so it "
         "cannot keep two coordinators apart; choose another --register",
         when="an object store speaks S3 and knows no conditions",
         instead="a directory that the hosts share",
-        proof="tests/run/test_register_home.py::test_a_store_that_takes_every_write_is_refused",
+        proof="tests/run/test_register_location.py::test_a_store_that_takes_every_write_is_refused",
     ),
     Refusal(
         sentence="/shared/register is on a file system without hard links (Operation not "

@@ -24,7 +24,7 @@ from pliant.machine.locks import (
     locked,
     who_holds,
 )
-from pliant.machine.peers import user_name
+from pliant.machine.sockets import user_name
 
 
 def test_a_lock_is_refused_at_once_or_after_its_time(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from cryptography import x509
 
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
-from pliant.machine.control_tls import ServedTls, client_context
 from pliant.machine.own_ca import NamedHost, OwnCa
-from pliant.machine.tls import TlsContexts, exposed_key
+from pliant.machine.tls import ServedTls, TlsContexts, client_context, exposed_key
 
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="there is no openssl command"

@@ -1,4 +1,4 @@
-"""What the kernel tells of a process that says nothing."""
+"""What the kernel tells of a process that says nothing, and of those that it killed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from pliant.machine.processes import LifeWatch, ProcessMark
+from pliant.machine.processes import LifeWatch, ProcessMark, oom_kills
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -69,3 +70,34 @@ def test_a_process_is_known_by_its_start_its_boot_and_its_machine() -> None:
     assert replace(own, machine="another pid:[1]", host="another").lives() is None
     assert ProcessMark.of({"pid": own.pid}) == ProcessMark(pid=own.pid)
     assert [ProcessMark.of({"pid": pid}) for pid in (None, "7", 0, -1)] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.events": "oom_kill 2\n"}, 2),
+        (
+            {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/memory.events": "oom_kill 3\n"},
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,memory:/job\n0::/\n",
+                "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\noom_kill 4\n",
+            },
+            4,
+        ),
+        ({"proc/vmstat": "nr_free_pages 7\noom_kill 5\n"}, 5),
+        ({}, None),
+    ],
+)
+def test_the_nearest_counter_counts(tmp_path: Path, files: dict[str, str], count: int) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert oom_kills(tmp_path) == count
+
+
+def test_this_kernel_says_it() -> None:
+    assert (oom_kills() or 0) >= 0

@@ -18,9 +18,8 @@ from tests.machine.nfs import lock_as_on_nfs
 
 from pliant.core.errors import ConfigError
 from pliant.machine import registry
-from pliant.machine.device_locks import take_device
+from pliant.machine.device_locks import make_entered, take_device
 from pliant.machine.files import PRIVATE, is_shared_directory, replace_file
-from pliant.machine.granted_locks import make_entered
 from pliant.machine.registry import (
     RuntimeFiles,
     Served,

@@ -17,7 +17,7 @@ from tests.pool.test_driver import World
 from pliant.core.sharing import BURST, REST_S
 from pliant.core.tenancy import Demand
 from pliant.http.server import Server, open_socket, url_of
-from pliant.machine.peers import Credentials
+from pliant.machine.sockets import Credentials
 from pliant.pool.app import create_app
 from pliant.pool.visitors import ForbiddenError, Usher
 from pliant.wire.offers import Report

@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from pliant.observe.log import Record
-from pliant.pool.pool_counts import COUNTED, PoolCounts
-from pliant.pool.pool_metrics import MOST_TEAMS, STATES, pool_registry
+from pliant.pool.pool_metrics import COUNTED, MOST_TEAMS, STATES, PoolCounts, pool_registry
 
 
 def device(kind: str = "", claim: str | None = None, **more: bool) -> dict[str, Any]:

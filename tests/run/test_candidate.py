@@ -25,7 +25,7 @@ from pliant.observe.log import Record
 from pliant.run import candidate
 from pliant.run.candidate import Candidate, run_candidate
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import DirectoryHome
+from pliant.run.register_location import DirectoryLocation
 
 PLACES = "10.0.0.1:7000,10.0.0.2:7000"
 
@@ -69,7 +69,7 @@ def test_who_may_coordinate_waits_for_the_token_and_then_says_where_it_is(
     """Another host coordinates, as its sign of life shows; without the token none can join it."""
     beats = count()
     monkeypatch.setattr(
-        DirectoryHome, "read_sign", lambda _: sign("http://10.0.0.1:7000", next(beats))
+        DirectoryLocation, "read_sign", lambda _: sign("http://10.0.0.1:7000", next(beats))
     )
     monkeypatch.setattr(candidate, "TOKEN_S", 0.5, raising=False)
 
@@ -86,7 +86,7 @@ def test_a_job_that_has_begun_gets_no_second_token(
 ) -> None:
     """Its coordinator is gone before the token was copied here, and its agents train on."""
     first = Register(incarnation=Incarnation(1), number=Generation(3), lineage=Lineage(1))
-    home = DirectoryHome(second.config.out / "register", is_shared=True)
+    home = DirectoryLocation(second.config.out / "register", is_shared=True)
     StoredRegister(home.register, "of the first host").write(first, expected=None)
     home.write_sign(sign("http://10.0.0.1:7000"))
     monkeypatch.setattr(takeover, "PATIENCE_S", 0.5)

@@ -1,12 +1,23 @@
-"""Jobs of an export that could be elastic are made so by their size."""
+"""What Slurm and kubectl print becomes jobs; what cannot be read is named."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 from tests.simulate.worlds import job
 
+from pliant.core.errors import ConfigError
 from pliant.simulate.training_run import speed
-from pliant.spec.exported_jobs import made_elastic, unix_s
+from pliant.spec.exported_jobs import (
+    is_kubernetes,
+    is_sacct,
+    made_elastic,
+    parse_kubernetes_jobs,
+    parse_sacct,
+    unix_s,
+)
 
 
 def test_jobs_of_a_size_get_half_to_twice_as_many_and_are_not_ideal_there() -> None:
@@ -38,3 +49,310 @@ def test_times_are_in_utc_unless_they_say_where() -> None:
 
     assert plain == zulu == berlin
     assert unix_s("8 o'clock") is None
+
+
+HEADER = "JobID|JobName|Submit|Start|End|State|AllocTRES"
+
+
+def row(
+    job: str = "7",
+    submit: str = "2026-10-01T08:00:00",
+    start: str = "2026-10-01T08:10:00",
+    end: str = "2026-10-01T09:10:00",
+    tres: str = "cpu=64,gres/gpu=8,node=1",
+) -> str:
+    return f"{job}|x|{submit}|{start}|{end}|COMPLETED|{tres}"
+
+
+def export(*rows: str) -> str:
+    return "\n".join([HEADER, *rows]) + "\n"
+
+
+def test_a_job_arrives_waits_and_trains_on_what_it_was_given() -> None:
+    text = export(row(), row("9", "2026-10-01T09:00:00", "2026-10-01T09:00:00"))
+
+    first, second = parse_sacct(text, source="o.txt").jobs
+
+    assert (first.name, first.arrival_s, first.began_s, first.work_s) == ("7", 0.0, 600.0, 3600.0)
+    assert (first.devices, first.is_elastic, first.line) == (8, False, 2)
+    assert (second.name, second.arrival_s, second.work_s) == ("9", 3600.0, 600.0)
+
+
+@pytest.mark.parametrize(
+    ("tres", "devices"),
+    [
+        ("gres/gpu=8", 8),
+        ("billing=8,gres/gpu:a100=4,gres/gpu=4", 4),
+        ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1,mem=4G", 3),
+    ],
+)
+def test_accelerators_with_a_type_are_not_counted_twice(tres: str, devices: int) -> None:
+    (job,) = parse_sacct(export(row(tres=tres)), source="o.txt").jobs
+
+    assert job.devices == devices
+
+
+def test_what_is_no_training_is_left_out_and_counted() -> None:
+    text = export(
+        row(),
+        row("7.batch"),
+        row("8", tres="cpu=4"),
+        row("9", start="None", end="2026-10-01T08:30:00"),
+        row("10", start="Unknown", end="Unknown"),
+        row("11", end="2026-10-01T08:10:00"),
+        row("12_[3-9]", start="Unknown", end="Unknown", tres=""),
+        row("13", start="2026-10-01T08:20:00", end="2026-10-01T08:20:00", tres=""),
+    )
+
+    found = parse_sacct(text, source="o.txt")
+
+    assert [job.name for job in found.jobs] == ["7"]
+    assert found.notes == (
+        "left out: 1 steps of jobs",
+        "left out: 1 jobs without an accelerator",
+        "left out: 4 jobs that never began",
+        "left out: 1 jobs that took no time",
+    )
+
+
+def test_a_job_that_was_to_wait_for_another_waits_for_accelerators_only_then() -> None:
+    late, later = "2026-10-01T08:10:30", "2026-10-01T08:11:00"
+    text = export(row(), row("8", start=late), row("9", start=later))
+    text = text.replace("JobName", "Eligible")
+    first, after, none = text.splitlines()[1:]
+    after = after.replace("|x|", "|2026-10-01T08:09:00|")
+    none = none.replace("|x|", "|Unknown|")
+    first = first.replace("|x|", "|2026-10-01T08:30:00|")  # it had begun by then
+
+    text = "\n".join([text.splitlines()[0], first, after, none])
+    jobs = parse_sacct(text, source="o.txt").jobs
+
+    assert [(job.name, (job.began_s or 0.0) - job.arrival_s) for job in jobs] == [
+        ("9", 660.0),
+        ("8", 90.0),
+        ("7", 0.0),
+    ]
+
+
+def test_who_ran_before_the_window_of_an_export_arrives_with_it() -> None:
+    """With ``sacct -T`` whatever ran before the first moment seems to begin then."""
+    text = export(
+        row("1", "2026-08-30T08:00:00", "2026-10-01T00:00:00"),
+        row("2", "2026-09-30T08:00:00", "2026-10-01T00:00:00"),
+        row("3", "2026-09-30T23:00:00", "2026-10-01T01:00:00"),
+        row("4"),
+    )
+
+    found = parse_sacct(text, source="o.txt")
+
+    waited = [(job.name, job.arrival_s, job.began_s) for job in found.jobs]
+    assert waited[:3] == [("1", 0.0, 0.0), ("2", 0.0, 0.0), ("3", 0.0, 3600.0)]
+    assert waited[3] == ("4", 8 * 3600.0, 8 * 3600.0 + 600.0)
+    assert found.notes == ("3 jobs were submitted before the export begins, and arrive with it",)
+
+
+def test_a_long_beginning_with_hardly_a_job_is_told_of() -> None:
+    days = [f"2026-10-{day:02}T08:00:00" for day in range(1, 31)]
+    rows = [row(day, day, day, day.replace("T08", "T20")) for day in days]
+    late = row("old", "2026-09-01T08:00:00", "2026-09-01T08:00:00", "2026-10-05T08:00:00")
+
+    found = parse_sacct(export(late, *rows), source="o.txt")
+
+    assert parse_sacct(export(*rows), source="o.txt").notes == ()
+    assert found.notes == (
+        "only 2 of 31 jobs began in the first 732 of 1428 hours: others that had ended by then are"
+        " missing, and what seems idle there was not; cut the export to a window (sacct -T)",
+    )
+
+
+def test_a_job_that_still_runs_ends_with_the_export_and_one_that_was_requeued_is_two() -> None:
+    text = export(
+        row("7", end="Unknown"),
+        row("7", "2026-10-01T08:30:00", "2026-10-01T09:00:00", "2026-10-01T10:10:00"),
+    )
+
+    found = parse_sacct(text, source="o.txt")
+
+    assert [(job.name, job.work_s) for job in found.jobs] == [("7", 7200.0), ("7#2", 4200.0)]
+    assert found.notes == ("1 jobs that still ran end with the export",)
+
+
+def test_bars_at_the_end_of_lines_are_those_of_parsable() -> None:
+    text = export(row()).replace("\n", "|\n")
+
+    assert is_sacct(text)
+    assert len(parse_sacct(text, source="o.txt").jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            export(row()).replace("|Submit|", "|Eligible|"),
+            "o.txt line 1: the column Submit is missing; export with `sacct --parsable2 -o"
+            " JobID,Submit,Start,End,AllocTRES`",
+        ),
+        (export("7|x"), "o.txt line 2 has 2 fields; expected 7, as in line 1"),
+        (
+            export(row(), row(start="08:10")),
+            "o.txt line 3: Start '08:10' is no time; expected one such as 2026-10-01T08:00:00, or"
+            " Unknown",
+        ),
+        (
+            export(row(submit="Unknown")),
+            "o.txt line 2: Submit is empty; expected a time, such as 2026-10-01T08:00:00",
+        ),
+        (
+            export(row(end="2026-10-01T08:09:00")),
+            "o.txt line 2: End 2026-10-01T08:09:00 is before Start 2026-10-01T08:10:00; if the"
+            " clock was put back, export with TZ=UTC",
+        ),
+        (
+            export(row(tres="gres/gpu=900000")),
+            "o.txt line 2: 900000 accelerators; at most 100000 can be simulated",
+        ),
+        (
+            export(row(tres="cpu=1")),
+            "o.txt has no job that trained on accelerators (left out: 1 jobs without an"
+            " accelerator)",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_sacct(text, source="o.txt")
+
+    assert str(told.value) == sentence
+
+
+def item(name: str = "gpt", gpus: object = "4", **status: Any) -> dict[str, Any]:
+    limits = {"cpu": "8", "nvidia.com/gpu": gpus}
+    status = {
+        "startTime": "2026-10-01T08:10:00Z",
+        "completionTime": "2026-10-01T09:10:00Z",
+        **status,
+    }
+    return {
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "creationTimestamp": "2026-10-01T08:00:00Z",
+        },
+        "spec": {
+            "parallelism": 2,
+            "template": {"spec": {"containers": [{"resources": {"limits": limits}}]}},
+        },
+        "status": status,
+    }
+
+
+def kubectl_export(*items: object) -> str:
+    return json.dumps({"kind": "List", "items": items}, indent=1)
+
+
+def test_a_job_has_the_devices_of_all_its_pods() -> None:
+    text = kubectl_export(item())
+
+    (job,) = parse_kubernetes_jobs(text, source="k.json").jobs
+
+    assert is_kubernetes(text)
+    assert (job.name, job.devices) == ("ml/gpt", 8)
+    assert (job.arrival_s, job.began_s, job.work_s) == (0.0, 600.0, 3600.0)
+
+
+def test_no_job_has_the_name_of_a_service() -> None:
+    one = item("chat")
+    one["metadata"]["namespace"] = ""
+
+    (job,) = parse_kubernetes_jobs(kubectl_export(one), source="k.json").jobs
+
+    assert job.name == "chat"
+
+
+def test_a_job_has_no_more_pods_at_a_time_than_it_is_to_complete() -> None:
+    one, two = item("one"), item("two", gpus="1")
+    one["spec"] |= {"parallelism": 8, "completions": 3}
+    two["spec"] |= {"parallelism": 2, "completions": 50}
+
+    jobs = parse_kubernetes_jobs(kubectl_export(one, two), source="k.json").jobs
+
+    assert [job.devices for job in jobs] == [12, 2]
+
+
+def test_a_job_that_failed_trained_until_then_and_one_alone_is_read_too() -> None:
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-10-01T08:40:00Z"}
+    text = json.dumps(item(completionTime=None, conditions=[failed]))
+
+    (job,) = parse_kubernetes_jobs(text, source="k.json").jobs
+
+    assert job.work_s == 1800.0
+
+
+def test_a_job_of_kubectl_that_is_no_training_is_left_out_and_counted() -> None:
+    text = kubectl_export(item(), item("web", gpus="0"), item("queued", startTime=None))
+
+    found = parse_kubernetes_jobs(text, source="k.json")
+
+    assert [job.name for job in found.jobs] == ["ml/gpt"]
+    assert found.notes == (
+        "left out: 1 jobs without an accelerator",
+        "left out: 1 jobs that never began",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            '{"items":\n [}',
+            "k.json line 2 is no JSON: Expecting value; expected `kubectl get jobs -A -o json`",
+        ),
+        (
+            '{"items": 3}',
+            "k.json: items is no list; expected `kubectl get jobs -A -o json`",
+        ),
+        (
+            kubectl_export({"kind": "Pod"}),
+            "k.json: items[0] is a Pod; expected Jobs, as from `kubectl get jobs -A -o json`",
+        ),
+        (
+            kubectl_export(3),
+            "k.json: items[0] is a int; expected Jobs, as from `kubectl get jobs -A",
+        ),
+        (
+            kubectl_export(item() | {"spec": [1]}),
+            "k.json: items[0]: spec is no mapping; expected `kubectl get jobs -A -o json`",
+        ),
+        (
+            kubectl_export(item(conditions=[1])),
+            "k.json: items[0] (ml/gpt): conditions is no list of mappings; expected",
+        ),
+        (
+            kubectl_export(item(gpus="half")),
+            "k.json: items[0] (ml/gpt): limits of nvidia.com/gpu 'half' cannot be read; expected a",
+        ),
+        (
+            kubectl_export(item(gpus="90000")),
+            "k.json: items[0] (ml/gpt): 180000 accelerators; at most 100000 can be simulated",
+        ),
+        (
+            kubectl_export(item(startTime="soon")),
+            "k.json: items[0] (ml/gpt): startTime 'soon' is no time; expected 2026-10-01T08:00:00Z",
+        ),
+        (
+            kubectl_export(item(completionTime="2026-10-01T08:00:00Z")),
+            "k.json: items[0] (ml/gpt): it ended before it began, or began before it was made",
+        ),
+        (
+            kubectl_export(item() | {"metadata": {"name": "x"}}),
+            "k.json: items[0] (default/x): metadata.creationTimestamp is missing; expected a time",
+        ),
+        ("{}", "k.json has no job that trained on accelerators (left out: 1 jobs without an"),
+    ],
+)
+def test_what_of_kubectl_cannot_be_read_is_named(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_kubernetes_jobs(text, source="k.json")
+
+    assert str(told.value).startswith(sentence)

@@ -10,7 +10,7 @@ from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.uplink import RECONNECT_S
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Labels, NodeId
-from pliant.machine.loopback import loopback
+from pliant.machine.interfaces import loopback
 from pliant.wire.messages import Work
 
 GRACE_S = 25.0

@@ -32,8 +32,8 @@ from pliant.core.printable import in_one_line
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation
 from pliant.machine.clock import TICK_S, Clock
-from pliant.machine.control_tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
-from pliant.machine.resending import send_again_soon
+from pliant.machine.sockets import send_again_soon
+from pliant.machine.tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
 from pliant.wire.codec import (
     COMMANDS,
     COORDINATOR_NOTES,

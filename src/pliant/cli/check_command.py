@@ -34,7 +34,7 @@ from pliant.core.checked import (
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from pliant.machine.engine_packages import require_engine
+from pliant.machine.named_modules import require_engine
 from pliant.run.check import CheckStage, Played, play, play_alone
 
 MOST_SHOWN = 6

@@ -27,7 +27,7 @@ from pliant.cli.terminal import complain, draw, print_json, say
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.machine.engine_packages import ENGINE_PACKAGES, lacking_engine
+from pliant.machine.named_modules import ENGINE_PACKAGES, lacking_engine
 
 if TYPE_CHECKING:
     from pliant.checkpoint.dcp.read import StoredCheckpoint

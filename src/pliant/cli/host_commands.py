@@ -34,7 +34,6 @@ from pliant.core.fitness import CoordinatorLook, HostLook, NodeLook, Verdict, fi
 from pliant.core.tls_files import TlsFiles
 from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look
-from pliant.machine.control_tls import NEEDS_TLS, fault_of_tls
 from pliant.machine.interfaces import (
     address_named,
     address_towards,
@@ -46,6 +45,7 @@ from pliant.machine.interfaces import (
     told,
 )
 from pliant.machine.own_ca import CA_DAYS, NamedHost, OwnCa
+from pliant.machine.tls import NEEDS_TLS, fault_of_tls
 from pliant.run.coordinator_places import places_now
 from pliant.run.local import count_cores
 from pliant.run.run_directory import read_token

@@ -22,9 +22,8 @@ from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint, Labels
-from pliant.machine.control_tls import ServedTls
 from pliant.machine.named_modules import name_of
-from pliant.machine.tls import TlsContexts, exposed_key
+from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
 from pliant.spec.load import parse_policy
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import core_policy

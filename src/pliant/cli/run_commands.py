@@ -39,9 +39,9 @@ from pliant.cli.settings import COORDINATOR, RUN, SETTINGS, Setting, resolve, wi
 from pliant.cli.terminal import PlainConsole, draw, print_json
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.machine.engine_packages import require_engine
+from pliant.machine.named_modules import require_engine
 from pliant.observe.runs import find_resumable
-from pliant.spec.limits import Limits
+from pliant.spec.job import Limits
 from pliant.spec.policy import ElasticPolicy
 from pliant.wire.bounds import MOST_DEVICES
 

@@ -23,8 +23,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.values import FromCheckpoint
-from pliant.spec.job import ElasticJob
-from pliant.spec.limits import Limits
+from pliant.spec.job import ElasticJob, Limits
 from pliant.spec.policy import ElasticPolicy, merged
 
 RUN, COORDINATOR = "run", "coordinator"

@@ -51,7 +51,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
 from pliant.machine import run_files
-from pliant.machine.loopback import loopback
+from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.registry import StateDirectory, any_pool, running_jobs
 from pliant.observe import lasting_notes
@@ -65,7 +65,7 @@ from pliant.run.hosting import refuse_second
 from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command, check_place
 from pliant.run.local import count_cores, run_job
 from pliant.run.separate import run_coordinator
-from pliant.spec.limits import core_limits
+from pliant.spec.job import core_limits
 from pliant.spec.load import parse_limits
 
 NOT_STARTED = "stopped before the job had started"

@@ -9,7 +9,7 @@ written survives a power cut.  Knows nothing of what the bytes mean.
                  the name is taken: on NFS, too, and for one that was cut off, was thought dead by
                  the server, and comes back with what it was about to write
 
-Another is an object store (``run.register_home``), which asks over a network.
+Another is an object store (``run.register_location``), which asks over a network.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pliant.core.errors import PermanentError
 from pliant.machine.files import (
     NO_LINKS,
     PRIVATE,
+    SpareSpace,
     fresh_beside,
     make_private_directory,
     replace_file,
@@ -32,7 +33,6 @@ from pliant.machine.files import (
     write_new,
 )
 from pliant.machine.locks import held
-from pliant.machine.spare_space import SpareSpace
 
 SPACE_BYTES = 256 << 10
 """Room kept for the register: a full disk is not out of job either."""

@@ -17,8 +17,8 @@ import httpx
 
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
-from pliant.machine.control_tls import client_context, fault_of_tls
 from pliant.machine.registry import Handle, Served
+from pliant.machine.tls import client_context, fault_of_tls
 
 REFUSED = 409
 """HTTP status of what is refused, with the reason."""

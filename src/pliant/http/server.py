@@ -19,12 +19,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from pliant.core.errors import ConfigError
-from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol
+from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol, TlsFront, Waiting
 from pliant.http.direct_socket import DirectSocket
-from pliant.http.tls_front import TlsFront, Waiting
-from pliant.machine.control_tls import ServedTls
 from pliant.machine.registry import RuntimeFiles
-from pliant.machine.resending import send_again_soon
+from pliant.machine.sockets import send_again_soon
+from pliant.machine.tls import ServedTls
 from pliant.wire.codec import MAX_MESSAGE_BYTES
 
 WAITING = 1024

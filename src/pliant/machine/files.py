@@ -1,6 +1,7 @@
 """Files that other processes read: whole or not there, even after a power cut.
 
-Owns how one is replaced.  Knows nothing of what is in it.
+Owns how one is replaced, and room on a disk that nobody else can take, for what must be written
+when it is full (``SpareSpace``).  Knows nothing of what is in them.
 """
 
 from __future__ import annotations
@@ -207,3 +208,44 @@ def read_named(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} cannot be read: it is no UTF-8 text") from None
+
+
+LEAST_BYTES = 16 << 10
+
+
+class SpareSpace:
+    """So many bytes, allocated to a file until they are given up."""
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self._path = path
+        self._nbytes = nbytes
+        self.reserve()
+
+    def reserve(self) -> None:
+        """Have them again, or the half, and so on: as far as there are any."""
+        nbytes = self._nbytes
+        while nbytes >= LEAST_BYTES and not self._allocate(nbytes):
+            nbytes //= 2
+
+    def release(self) -> bool:
+        """Let others have them; return whether there were any."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _allocate(self, nbytes: int) -> bool:
+        with suppress(OSError):
+            if self._path.stat().st_size >= nbytes:
+                return True
+        try:
+            fd = open_private(self._path, os.O_RDWR)
+            try:
+                os.posix_fallocate(fd, 0, nbytes)
+            finally:
+                os.close(fd)
+        except OSError:
+            self.release()
+            return False
+        return True

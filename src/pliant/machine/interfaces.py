@@ -1,4 +1,4 @@
-"""The addresses of this host: which there are, and which of them others reach.
+"""The addresses of this host: which there are, which of them others reach, and which nobody else.
 
 Owns that what listens is bound to one address, and how that one is chosen: the one that was named,
 or that of the interface by which another host is reached.  Knows nothing of what listens there.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pliant.core.errors import ConfigError
-from pliant.machine.loopback import INTERFACE
 
 _HEADER, _ADDRESS, _ATTRIBUTE = (
     struct.Struct("=IHHII"),
@@ -249,3 +248,21 @@ def _address_in(record: bytes) -> HostAddress | None:
         return HostAddress(socket.inet_ntop(family, raw), socket.if_indextoname(index))
     except OSError:  # the interface was removed since
         return None
+
+
+IPV4, IPV6 = "127.0.0.1", "::1"
+
+INTERFACE = "lo"
+"""What Linux calls it."""
+
+
+def loopback() -> str:
+    """Return an address of this machine that no other reaches; on hosts with IPv6 only, that."""
+    for family, address in ((socket.AF_INET, IPV4), (socket.AF_INET6, IPV6)):
+        try:
+            with socket.socket(family) as sock:
+                sock.bind((address, 0))
+        except OSError:
+            continue
+        return address
+    return IPV4

@@ -1,7 +1,8 @@
 """Modules that are run by name, as ``python -m package.train`` does: where their files lie.
 
 Owns how such a command is told from a script's, and how a module is found without running any code
-of its package.  Knows nothing of jobs.
+of its package; and whether what trains is installed here: ``pip install pliant`` is the command
+line and the coordinator, what computes comes with ``pliant[engine]``.  Knows nothing of jobs.
 
     ("train.py", "--lr", "0.1")             a script
     ("-m", "package.train", "--lr", "0.1")  a module; of a package it is its ``__main__``
@@ -13,7 +14,10 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+
+from pliant.core.errors import ConfigError
 
 FLAG = "-m"
 
@@ -66,3 +70,23 @@ def _installed(package: str, directory: Path) -> ModuleSpec | None:
         if found is not None:
             return found
     return None
+
+
+ENGINE_PACKAGES = ("torch", "numpy", "xxhash", "fsspec")
+"""What ``pliant[engine]`` adds."""
+
+
+def require_engine(who: str) -> None:
+    """Say what to install before ``who`` begins anything; imports nothing.
+
+    Raises:
+        ConfigError: a package is missing.
+    """
+    missing = [name for name in ENGINE_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise lacking_engine(who, missing[0])
+
+
+def lacking_engine(who: str, package: str) -> ConfigError:
+    """Return the sentence for a package that ``who`` has missed."""
+    return ConfigError(f"{who} needs {package}: pip install 'pliant[engine]'")

@@ -1,8 +1,9 @@
 """Processes of this machine: whether one still lives, and that one dies with its parent.
 
 Owns that a process is known by its id, the moment it began and the boot (ids are used again), what
-the kernel tells of its being alive, and the calls that tie a process to its parent.  Must not know
-what any of them runs.
+the kernel tells of its being alive, and the calls that tie a process to its parent; and where it
+counts that it has killed one for want of memory: in the control group of this process (version 2 or
+1), else for the whole machine.  Must not know what any of them runs.
 """
 
 from __future__ import annotations
@@ -185,3 +186,37 @@ def new_life() -> AgentLife:
     with suppress(OSError, AttributeError):  # the system may have none
         uptime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return AgentLife(boot=this_boot(), uptime=uptime_ns // 1000, at=time.time_ns() // 1000)
+
+
+ROOT = Path("/")
+
+
+def oom_kills(root: Path = ROOT) -> int | None:
+    """Return how often that has happened; None: the kernel does not say."""
+    for path in _counters(root):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        for name, _, count in (line.partition(" ") for line in lines):
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def _counters(root: Path) -> list[Path]:
+    """Name the files that may count it, the nearest first."""
+    groups, found = root / "sys" / "fs" / "cgroup", []
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    for _, controllers, place in (line.split(":", 2) for line in lines):
+        inside = place.lstrip("/")
+        if not controllers:
+            # in a container the group may be mounted as the root, whatever its path says
+            found += [groups / inside / "memory.events", groups / "memory.events"]
+        elif "memory" in controllers.split(","):
+            v1 = groups / "memory"
+            found += [v1 / inside / "memory.oom_control", v1 / "memory.oom_control"]
+    return [*found, root / "proc" / "vmstat"]

@@ -13,7 +13,7 @@ that have ended (``observe.runs``).
     <shared>/ml/             0710  a pool that the users of a group share: of who started it, and
         socket               0660    of the group; the kernel lets nobody else connect, and who may
         .shared              0600    not enter the directory does not learn what listens there
-        devices/             (``machine.granted_locks``)
+        devices/             (``machine.device_locks``)
 
 Who looks removes what the dead have left.  That nobody removes what a process that follows is just
 writing, the lock of the directory sees to; it is held for the moment of either.
@@ -38,8 +38,8 @@ from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.core.tls_files import TlsFiles
 from pliant.machine.files import PRIVATE, is_shared_directory, open_private, read_own, replace_file
 from pliant.machine.locks import lock
-from pliant.machine.peers import peer_of
 from pliant.machine.processes import ProcessMark
+from pliant.machine.sockets import peer_of
 
 SHARED_POOLS = Path("/var/lib/pliant/pools")
 """Where pools lie that users of a group share, unless the environment says otherwise."""

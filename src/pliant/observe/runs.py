@@ -17,8 +17,7 @@ from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.machine import run_files
 from pliant.machine.locks import lock_is_held
-from pliant.machine.out_of_memory import oom_kills
-from pliant.machine.processes import ProcessMark, machine_id
+from pliant.machine.processes import ProcessMark, machine_id, oom_kills
 from pliant.machine.registry import (
     NotRunningError,
     Served,

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pliant.core import allocation
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line
-from pliant.machine.peers import user_name
+from pliant.machine.sockets import user_name
 from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError
 from pliant.pool.driver import PoolDriver

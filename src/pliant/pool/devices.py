@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.machine import device_locks as locks
-from pliant.machine import granted_locks
 from pliant.machine.locks import who_holds
-from pliant.machine.peers import user_name
+from pliant.machine.sockets import user_name
 from pliant.observe.log import EventLog
 
 AGAIN_S = 1.0
@@ -128,7 +127,7 @@ class DeviceWatch:
 
 
 class SharedDeviceWatch(DeviceWatch):
-    """The same where users share the pool: the kernel says who may lock what (``granted_locks``).
+    """The same where users share the pool: the kernel says who may lock what.
 
     What shares the lock of a file that was made for a claim is ended if it is of the claim's user,
     which for other users than itself only root can; else it is told who keeps what, and the device
@@ -136,8 +135,8 @@ class SharedDeviceWatch(DeviceWatch):
     """
 
     def __init__(self, directory: Path, log: EventLog, *, gid: int) -> None:
-        granted_locks.make_entered(directory, gid)
-        granted_locks.require_rights(directory)
+        locks.make_entered(directory, gid)
+        locks.require_rights(directory)
         super().__init__(directory, log)
 
     def granted(self, claim: str, devices: Iterable[int]) -> tuple[int, ...]:
@@ -150,7 +149,7 @@ class SharedDeviceWatch(DeviceWatch):
     def grant(self, claim: str, devices: Iterable[int], *, uid: int | None) -> None:
         """Make the files by which the claim, and nobody else, can take these devices."""
         for device in devices:
-            granted_locks.grant_lock(
+            locks.grant_lock(
                 self.directory, device, claim=claim, uid=os.geteuid() if uid is None else uid
             )
 
@@ -163,7 +162,7 @@ class SharedDeviceWatch(DeviceWatch):
         for device in devices:
             if locks.claim_on(self.directory, device) == claim:
                 with suppress(OSError):  # they are free, and stay so
-                    granted_locks.grant_lock(self.directory, device, claim="", uid=os.geteuid())
+                    locks.grant_lock(self.directory, device, claim="", uid=os.geteuid())
 
     def _user_text(self, device: int) -> str:
         return f"{self.user_text(device)} keeps it and is not ended by {user_name(os.geteuid())}"

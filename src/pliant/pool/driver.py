@@ -34,7 +34,7 @@ from pliant.pool.allocator import Allocator, RefusedError, beginning_of, numbere
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
 from pliant.pool.devices import DeviceWatch
-from pliant.pool.pool_counts import PoolCounts
+from pliant.pool.pool_metrics import PoolCounts
 from pliant.pool.publishing import OfferPublisher
 from pliant.pool.recovery import Recovery, Returned
 from pliant.pool.state import SavedPool, StateFile

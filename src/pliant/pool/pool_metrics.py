@@ -1,8 +1,8 @@
-"""Numbers for Prometheus, computed from the board when they are asked for.
+"""Numbers for Prometheus, computed from the board when they are asked for, or counted from the log.
 
 Owns the names; their words are those of the glossary.  Claims and users are not among the labels:
 there is no bound to them.  Teams are, as far as the pool's owner has made them, and no more than
-``MOST_TEAMS``; all others are one.
+``MOST_TEAMS``; all others are one.  Counted is what the pool has done since it was started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,31 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pliant.pool.pool_counts import COUNTED, PoolCounts
+from pliant.observe.log import Record
+
+COUNTED = {
+    "grant": "grants",
+    "shrink": "shrinks",
+    "suspend": "suspensions",
+    "refuse": "refusals",
+    "ended": "ended_devices",
+    "not_ended": "kept_devices",
+}
+"""Kinds of records that are counted, and what their numbers are called."""
+
+
+class PoolCounts:
+    """Counts what a pool does, from its log; a listener of it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+
+    def __call__(self, record: Record) -> None:
+        """Count a record."""
+        kind = str(record.get("kind"))
+        if kind in COUNTED:
+            self.counts[kind] += 1
+
 
 MOST_TEAMS = 100
 

@@ -14,7 +14,7 @@ from fastapi import Request
 
 from pliant.core import sharing
 from pliant.core.sharing import Allowance, Visitor
-from pliant.machine.peers import Credentials, user_name
+from pliant.machine.sockets import Credentials, user_name
 from pliant.pool.driver import PoolDriver
 from pliant.wire.offers import Report
 

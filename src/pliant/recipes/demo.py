@@ -28,7 +28,7 @@ from typing import Any
 
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.machine import run_files
-from pliant.machine.engine_packages import require_engine
+from pliant.machine.named_modules import require_engine
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of

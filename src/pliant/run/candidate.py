@@ -41,7 +41,7 @@ from pliant.machine.event_loop import aside, within
 from pliant.run.coordinator_places import listed, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import RegisterHome, open_told_home
+from pliant.run.register_location import RegisterLocation, open_told_location
 from pliant.run.run_directory import TOKEN_S, lasting_token, locked, missing_token, read_token
 from pliant.run.separate import HANG_UP_S, follows_another, told_to_end
 
@@ -96,15 +96,15 @@ class _Standing:
 
     async def run(self) -> EndJob | None:
         """Follow and coordinate until the job ends."""
-        home = await aside(
-            open_told_home, self._candidate.config.register, self._candidate.config.out
+        location = await aside(
+            open_told_location, self._candidate.config.register, self._candidate.config.out
         )
         try:
             while True:
-                if (reason := await self._follow(home)) is None:
+                if (reason := await self._follow(location)) is None:
                     return self._agent.ended
                 self._candidate.say(f"this host coordinates the job: {reason}")
-                if (end := await self._coordinate(home)) is not None:
+                if (end := await self._coordinate(location)) is not None:
                     return end
                 self._watch = looking_again(self._clock.now_s())
         finally:
@@ -113,9 +113,9 @@ class _Standing:
                 await asyncio.gather(self._serving, return_exceptions=True)
             await self._agent.close()
 
-    async def _follow(self, home: RegisterHome) -> str | None:
+    async def _follow(self, location: RegisterLocation) -> str | None:
         """Follow until this host is to coordinate, and return why; None: its part is over."""
-        looking = asyncio.create_task(self._watch_sign(home))
+        looking = asyncio.create_task(self._watch_sign(location))
         try:
             with told_to_end(self._candidate.say) as (interrupted, hurried):
                 while not interrupted.is_set():
@@ -133,11 +133,11 @@ class _Standing:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
 
-    async def _watch_sign(self, home: RegisterHome) -> None:
+    async def _watch_sign(self, location: RegisterLocation) -> None:
         """Look at the sign of the coordinator, as long as the storage takes to show it."""
         while True:
             with suppress(OSError):  # it was not seen; the sign counts as it was before
-                found = await aside(home.read_sign)
+                found = await aside(location.read_sign)
                 self._watch = looked(self._watch, found, now_s=self._clock.now_s())
             await self._knock()
             await asyncio.sleep(2 * LOOK_S)
@@ -163,7 +163,7 @@ class _Standing:
         )
         return decision.reason if decision.action is TakeoverAction.TAKE_OVER else None
 
-    async def _coordinate(self, home: RegisterHome) -> EndJob | None:
+    async def _coordinate(self, location: RegisterLocation) -> EndJob | None:
         """Coordinate until the job ends; None: it goes on, and another host is to coordinate."""
         config = self._candidate.config
         try:
@@ -174,8 +174,8 @@ class _Standing:
         refuse_second(config.name, config.state.jobs, besides=config.out)
         try:
             with sock:
-                token = await aside(self._token, home)
-                return await self._coordinate_at(sock, token, home)
+                token = await aside(self._token, location)
+                return await self._coordinate_at(sock, token, location)
         except (ConflictError, OSError) as error:
             self._candidate.say(f"this host coordinates no longer: {error}")
             return None
@@ -183,7 +183,7 @@ class _Standing:
             self._observer = None
 
     async def _coordinate_at(
-        self, sock: socket.socket, token: str, home: RegisterHome
+        self, sock: socket.socket, token: str, location: RegisterLocation
     ) -> EndJob | None:
         config = self._candidate.config
         with locked(config.out, alone=False), self._candidate.observed() as self._observer:
@@ -196,26 +196,26 @@ class _Standing:
                 own=self._agent.life,
                 sock=sock,
                 observer=self._observer,
-                home=home,
+                location=location,
             ) as host:
                 end = await self._until_the_end(host)
                 await host.driver.nodes.hung_up(HANG_UP_S)
             if host.driver.is_over:
                 (config.out / run_files.TOKEN).unlink(missing_ok=True)
-            await aside(home.remove_sign)
+            await aside(location.remove_sign)
             return end
 
-    def _token(self, home: RegisterHome) -> str:
+    def _token(self, location: RegisterLocation) -> str:
         """Return the token; a job that another host has begun has one already.
 
         Raises:
             ConfigError: that is not here.
         """
         path = self._candidate.token_file
-        found = None if path.exists() else StoredRegister(home.register).read()
+        found = None if path.exists() else StoredRegister(location.register).read()
         if found is not None and found.outcome is None:
-            sign = home.read_sign()
-            raise missing_token(path, str(home.register) if sign is None else sign.url)
+            sign = location.read_sign()
+            raise missing_token(path, str(location.register) if sign is None else sign.url)
         return lasting_token(path)
 
     def _goes_on(self) -> bool:

@@ -39,20 +39,18 @@ from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.control_tls import ServedTls
 from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
-from pliant.machine.out_of_memory import oom_kills
-from pliant.machine.processes import ProcessMark, this_boot
+from pliant.machine.processes import ProcessMark, oom_kills, this_boot
 from pliant.machine.registry import RuntimeFiles, name_taken, running_jobs
+from pliant.machine.tls import ServedTls
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import why_gone
 from pliant.observe.status import SIGNAL_CAME, TERMINAL_CLOSED, Board
-from pliant.run.gone_directory import WatchedDirectory, watched
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import RegisterHome, open_told_home
-from pliant.run.run_directory import holder_of
+from pliant.run.register_location import RegisterLocation, open_told_location
+from pliant.run.run_directory import WatchedDirectory, holder_of, watched
 
 BEGIN_S = 5.0
 """How long a coordinator that is asked to stop waits for the storage that it begins with, in
@@ -164,7 +162,7 @@ async def hosted(
     sock: socket.socket | None = None,
     observer: Observer | None = None,
     on_offer: Callable[[Offer], int] | None = None,
-    home: RegisterHome | None = None,
+    location: RegisterLocation | None = None,
 ) -> AsyncIterator[Host]:
     """Take over the job and serve it to who knows the token.
 
@@ -176,7 +174,7 @@ async def hosted(
         room: for how many replicas there are devices, if that is known.
         sock: bound where the job is served, and closed at the end; None: one is opened.
         on_offer: takes what the job's pool offers; None: it is in none.
-        home: where the register lies; None: where the job says.
+        location: where the register lies; None: where the job says.
     """
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import JobDriver
@@ -184,9 +182,9 @@ async def hosted(
     from pliant.http.server import open_socket, serving, url_of
 
     tls = None if config.tls is None or not config.host else ServedTls(config.tls, config.host)
-    if home is None:
-        home = await aside(open_told_home, config.register, config.out)
-    await aside(home.settle, config.name, config.out)
+    if location is None:
+        location = await aside(open_told_location, config.register, config.out)
+    await aside(location.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock, tls), RuntimeFiles.of("job", config.name, config.state.jobs)
     log = Journal(run_files.event_log(config.out), job=config.name)
@@ -195,7 +193,7 @@ async def hosted(
     own_to_job = (token, config.argv) if is_apart else ()
     driver = JobDriver(
         settings=replace(config.settings, nodes_may_come=is_apart),
-        register=StoredRegister(home.register, *own_to_job),
+        register=StoredRegister(location.register, *own_to_job),
         log=log,
         metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
@@ -244,12 +242,14 @@ async def hosted(
                 if not is_apart:
                     yield host
                     return
-                async with _signed(driver, url, home) as sight:
+                async with _signed(driver, url, location) as sight:
                     yield replace(host, sight=sight)
 
 
 @contextlib.asynccontextmanager
-async def _signed(driver: JobDriver, url: str, home: RegisterHome) -> AsyncIterator[RegisterSight]:
+async def _signed(
+    driver: JobDriver, url: str, location: RegisterLocation
+) -> AsyncIterator[RegisterSight]:
     """Say meanwhile where the job is coordinated; a sign of life for each look at the register."""
     sight, clock = RegisterSight(), Clock()
     beats: asyncio.Queue[int] = asyncio.Queue()
@@ -258,7 +258,7 @@ async def _signed(driver: JobDriver, url: str, home: RegisterHome) -> AsyncItera
     def write(beat: int) -> None:
         sign = CoordinatorSign(url=url, incarnation=driver.incarnation, beat=beat)
         try:
-            home.write_sign(sign)
+            location.write_sign(sign)
         except OSError as error:
             _log.warning("where the job is coordinated could not be written: %s", error)
 

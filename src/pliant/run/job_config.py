@@ -20,11 +20,11 @@ from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
-from pliant.machine.loopback import loopback
+from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.registry import StateDirectory
 from pliant.run.run_directory import holder_of
-from pliant.spec.limits import core_limits, document_of_limits
+from pliant.spec.job import core_limits, document_of_limits
 from pliant.spec.load import parse_limits, parse_policy
 from pliant.spec.policy import core_policy, fields_beside_bounds
 from pliant.wire.messages import Work

@@ -1,19 +1,26 @@
-"""What a pool is started with.
+"""What a pool is started with: what was asked for, over what the life before has left.
 
-Owns the settings of one pool, and how those that are text are read.  Knows nothing of how it runs.
+Owns the settings of one pool, how those that are text are read, and the contradictions between the
+two.  Reads the sources of the capacity; knows nothing of how a pool runs.
 """
 
 from __future__ import annotations
 
 import grp
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pliant.core.device_names import kind_of
 from pliant.core.errors import ConfigError
-from pliant.machine.loopback import loopback
+from pliant.machine.files import read_named
+from pliant.machine.interfaces import loopback
+from pliant.pool.capacity import read_number
 from pliant.pool.claims import PoolSettings
-from pliant.spec.pool import PoolFile
+from pliant.pool.state import Given, SavedPool
+from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
+from pliant.spec.trace import Change, parse_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +97,119 @@ def group_id(name: str) -> int:
         if name.isdecimal():
             return int(name)
         raise ConfigError(f"there is no group {name!r}; see `getent group`") from None
+
+
+NOTHING_SET: dict[str, object] = {
+    "given": Given(devices=None),
+    "size": 0,
+    "names": (),
+    "teams": (),
+    "classes": {},
+    "class_users": {},
+    "cordoned": (),
+    "drained": (),
+    "notes": {},
+}
+"""What ``--forget`` makes of the life before; who has devices keeps them."""
+
+
+def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
+    """Return what the pool begins with: what was asked for, over what the life before has left."""
+    given, before = _given(config), found
+    if found is not None and config.forget:
+        found = found.model_copy(update=NOTHING_SET)
+    began = found or SavedPool(name=config.name, size=0, devices=0)
+    is_same = found is not None and began.given == given
+    changed: dict[str, object] = {"given": given, "trace_began_at": None}
+    if not is_same:
+        size = config.devices or began.size or config.default_devices
+        changed |= {"size": size, "devices": size, "number": size}
+        if config.devices is not None or config.forget:
+            changed["names"] = _named(config.names or (), before)
+        named = {
+            "teams": given.teams,
+            "classes": given.classes,
+            "class_users": None if config.file is None else given.class_users or {},
+        }
+        changed |= {name: value for name, value in named.items() if value is not None}
+    began = began.model_copy(update=changed)
+    if config.capacity is not None:
+        _require_one_kind(began.names)
+        began = _at_first(config.capacity, began, found if is_same else None)
+    try:
+        check_promises(began.teams, began.size)
+    except ConfigError as error:
+        if found is None or given.teams is not None:
+            raise
+        hint = f"they were set before (in {path}); begin without them with --forget"
+        raise ConfigError(f"{error}: {hint}") from None
+    return began
+
+
+def _named(names: tuple[str, ...], before: SavedPool | None) -> tuple[str, ...]:
+    """Return what devices are called from now on; not while somebody has one called otherwise.
+
+    ``before`` is what the life before has left, whatever of it is forgotten.
+
+    Raises:
+        ConfigError: the command of a claim would go on with what is another's now.
+    """
+    if before is None:
+        return names
+    for claim in before.claims:
+        for device in claim.devices:
+            is_beyond = bool(names) and device >= len(names)
+            if is_beyond or before.names[device : device + 1] != names[device : device + 1]:
+                raise ConfigError(
+                    f"{claim.name} still has device {device}, which is called otherwise now; start "
+                    "with the same devices, or end that claim first"
+                )
+    return names
+
+
+def _require_one_kind(names: tuple[str, ...]) -> None:
+    """Refuse to let one number say how many devices of several kinds there are."""
+    kinds = dict.fromkeys(map(kind_of, names))
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"--capacity is one number, and the devices are of {len(kinds)} kinds"
+            f" ({', '.join(kinds)}); start a pool for each kind"
+        )
+
+
+def _given(config: PoolConfig) -> Given:
+    given = Given(devices=config.devices, capacity=repr(config.capacity), names=config.names)
+    if config.file is None:
+        return given
+    spec = config.file.spec
+    classes = {entry.name: entry.value for entry in spec.priority_classes}
+    users = {one.name: tuple(one.users) for one in spec.priority_classes if one.users is not None}
+    return given.model_copy(
+        update={"teams": tuple(spec.teams), "classes": classes, "class_users": users or None}
+    )
+
+
+def check_promises(teams: Iterable[TeamEntry], size: int) -> None:
+    """Refuse quotas that promise more than there is."""
+    if excess := promised_too_much(teams, size):
+        raise ConfigError(excess)
+
+
+def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:
+    """Return the pool with the devices that its source says there are at the very beginning."""
+    began_at = None
+    if capacity.file is not None:
+        devices = min(read_number(capacity.file), began.size)
+    elif found is not None and found.trace_began_at is not None:
+        devices, began_at = found.devices, found.trace_began_at
+    else:
+        first = changes(capacity, began.size)[0]
+        devices = first.devices if first.at_s == 0 else 0
+    return began.model_copy(update={"devices": devices, "trace_began_at": began_at})
+
+
+def changes(capacity: Capacity, size: int) -> list[Change]:
+    """Read the trace; nothing if there is none."""
+    if capacity.trace is None:
+        return []
+    return parse_trace(read_named(capacity.trace), source=str(capacity.trace), most=size)

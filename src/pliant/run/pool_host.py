@@ -23,10 +23,9 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
+from pliant.machine.device_locks import make_entered
 from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.files import is_shared_directory
-from pliant.machine.granted_locks import make_entered
-from pliant.machine.peers import user_name
 from pliant.machine.processes import machine_id, process_started
 from pliant.machine.registry import (
     DEVICES,
@@ -36,6 +35,7 @@ from pliant.machine.registry import (
     listen,
     served_pools,
 )
+from pliant.machine.sockets import user_name
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.observe.parts import PART_BYTES
@@ -46,8 +46,7 @@ from pliant.pool.claim_client import Pusher
 from pliant.pool.devices import DeviceWatch, SharedDeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import StateFile, at_rest
-from pliant.run.pool_beginning import begun, changes, check_promises
-from pliant.run.pool_config import Capacity, PoolConfig
+from pliant.run.pool_config import Capacity, PoolConfig, begun, changes, check_promises
 from pliant.run.run_directory import ENDING_S, locked, make_private
 
 Listener = Callable[[Record], None]

@@ -1,7 +1,10 @@
-"""The directory of a run: which one it is, who may serve it, and what is left of a refused run.
+"""The directory of a run: which one it is, who may serve it, and what becomes of it.
 
-Owns the choice of the directory, the lock on it, and the files that outlive a process: who may
-talk to its coordinators, and who the job is to its checkpoints.  Knows nothing of what runs there.
+Owns the choice of the directory, the lock on it, the files that outlive a process (who may talk to
+its coordinators, and who the job is to its checkpoints), what is left of a refused run, and the
+last sentence of a run whose directory was removed or moved under it (``watched``).  Knows nothing
+of what runs there, and decides nothing: the driver stops such a job, and whether its last state may
+be published the lease of its place says (decision 20).
 
     runs/gpt/  events.jsonl  running.lock  token  holder  init.pt
 """
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -17,9 +21,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.core.commands import EndJob
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_STOPPED
 from pliant.machine import locks, run_files
 from pliant.machine.files import (
     PRIVATE,
@@ -29,6 +38,7 @@ from pliant.machine.files import (
 )
 from pliant.machine.registry import running_jobs
 from pliant.machine.run_files import holds_run
+from pliant.observe.status import Board
 
 RUNS = Path("runs")
 """Where runs lie that were given no directory."""
@@ -275,3 +285,47 @@ def initial_weights(source: str, out: Path) -> Path:
         sentence = done.stderr.strip().rpartition("\n")[2]
         raise ConfigError(f"--init {source}: {sentence}")
     return target
+
+
+_DELETED = " (deleted)"
+"""What the kernel adds to the name of an open directory that has none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedDirectory:
+    """The directory of a run, held open so that it is found wherever it is moved."""
+
+    out: Path
+    fd: int
+
+    def end_without_it(self, end: EndJob, board: Board) -> EndJob:
+        """Return how a job ended that was stopped because its directory, or register, was gone."""
+        if end.exit_code not in (EXIT_STOPPED, EXIT_FAILED):
+            return end
+        now = Path(f"/proc/self/fd/{self.fd}").readlink()
+        is_moved = now != self.out and not now.name.endswith(_DELETED)
+        gone = f"was moved to {now}" if is_moved else "was removed"
+        if now == self.out:
+            gone = f"lost its {run_files.REGISTER}"
+        said = f"{self.out}, the directory of the run, {gone} while it ran; it stopped after"
+        said += f" {counted(board.committed, 'step')}"
+        kept, failure = board.checkpoint, board.checkpoint_failure
+        if kept is None:
+            why = "it keeps no checkpoints" if failure is None else failure["reason"]
+            said += f", and what it has trained is lost: {why}"
+        else:
+            lost = board.committed - int(kept["committed"])
+            again = f"pliant resume {now}" if is_moved else "the same command, in another --out,"
+            said += f", {lost} of which are lost" if lost else ""
+            said += f"; {again} goes on from its checkpoint of step {kept['committed']}"
+        return EndJob(exit_code=EXIT_FAILED, reason=said)
+
+
+@contextmanager
+def watched(out: Path) -> Iterator[WatchedDirectory]:
+    """Hold a directory open meanwhile."""
+    fd = os.open(out, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield WatchedDirectory(out.resolve(), fd)
+    finally:
+        os.close(fd)

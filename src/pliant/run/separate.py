@@ -29,15 +29,15 @@ from pliant.core.commands import EndJob
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
-from pliant.machine.control_tls import client_context
 from pliant.machine.descriptors import allow_many
 from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
 from pliant.machine.garbage import collect_when_calm
+from pliant.machine.tls import client_context
 from pliant.observe.reading import only
 from pliant.run.coordinator_places import always_at, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.register_home import open_told_home
+from pliant.run.register_location import open_told_location
 from pliant.run.run_directory import lasting_token, locked, read_token
 
 HANG_UP_S = 15.0
@@ -97,7 +97,7 @@ async def _coordinate(
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = follows_another(config)
-        home = await aside(open_told_home, config.register, config.out)
+        location = await aside(open_told_location, config.register, config.out)
         token = lasting_token(config.token_file or config.out / run_files.TOKEN)
         listener = observer.output if observer else nobody_listens
         agent = None if here is None else Agent(here, listener=listener)
@@ -109,7 +109,7 @@ async def _coordinate(
             own=None if agent is None else agent.life,
             sock=sock,
             observer=observer,
-            home=home,
+            location=location,
         ) as host:
             on_serving(host.url)
             serving = () if agent is None else (beside(host, agent),)
@@ -124,7 +124,7 @@ async def _coordinate(
             await host.driver.nodes.hung_up(HANG_UP_S)
         if host.driver.is_over:
             (config.out / run_files.TOKEN).unlink(missing_ok=True)
-        await aside(home.remove_sign)
+        await aside(location.remove_sign)
     return end.exit_code
 
 

@@ -11,10 +11,15 @@ from pliant.machine.files import read_named
 from pliant.simulate import generate
 from pliant.simulate.simulation import SimulatedWorld
 from pliant.spec.cluster import load_cluster
-from pliant.spec.exported_jobs import Export, made_elastic
-from pliant.spec.kubernetes_jobs import is_kubernetes, parse_kubernetes_jobs
+from pliant.spec.exported_jobs import (
+    Export,
+    is_kubernetes,
+    is_sacct,
+    made_elastic,
+    parse_kubernetes_jobs,
+    parse_sacct,
+)
 from pliant.spec.pool import MOST_DEVICES
-from pliant.spec.sacct import is_sacct, parse_sacct
 from pliant.spec.trace import Change, parse_trace
 from pliant.spec.workload import parse_workload
 

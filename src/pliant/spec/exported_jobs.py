@@ -1,17 +1,31 @@
 """Jobs that a scheduler has exported, and the workload that they make.
 
-Owns what is common to all exports: moments become seconds since the first job was submitted, and
-what cannot be simulated is left out and counted.  How an export is read is for ``sacct`` and
-``kubernetes_jobs``.
+Owns how an export is read (the columns or fields that are needed, and the sentence for what cannot
+be read), and what is common to all: moments become seconds since the first job was submitted, and
+what cannot be simulated is left out and counted.
+
+Slurm, ``sacct --parsable2``:
+
+    JobID|Submit|Start|End|AllocTRES
+    4711|2026-10-01T08:00:00|2026-10-01T09:30:00|2026-10-02T01:00:00|cpu=64,gres/gpu=8,node=1
+
+A column Eligible counts where it is there: a job that waits for another, or for a time that its
+user has set, waits for no accelerator.
+
+Kubernetes, ``kubectl get jobs -A -o json``: a Job's devices are those of its containers' limits,
+times the pods that it has at a time.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pliant.core.errors import ConfigError
 from pliant.spec.pool import MOST_DEVICES
@@ -23,6 +37,19 @@ those that ran on from before; the others of that time had ended, and are not in
 
 TWICE = 1.8
 """How much faster an elastic job is with twice the devices, where nothing better is known."""
+
+NEEDED = ("JobID", "Submit", "Start", "End", "AllocTRES")
+
+ELIGIBLE = "Eligible"
+
+NEVER = ("Unknown", "None", "")
+"""What stands for a moment that has not come."""
+
+EXPORT = "`kubectl get jobs -A -o json`"
+
+ACCELERATORS = ("/gpu", "/tpu", "/gaudi", "/neuron")
+"""How resources that are accelerators end: nvidia.com/gpu, amd.com/gpu, google.com/tpu,
+habana.ai/gaudi, aws.amazon.com/neuron."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +188,214 @@ def _curve(devices: int, workers: int) -> Curve:
     half = max(1, devices // workers // 2) * workers
     sizes = sorted({half, devices, 2 * devices})
     return tuple((size, TWICE ** math.log2(size / devices)) for size in sizes)
+
+
+def is_sacct(text: str) -> bool:
+    """Whether the first line is one of names between bars."""
+    return "|" in text.lstrip().partition("\n")[0]
+
+
+def parse_sacct(text: str, *, source: str) -> Export:
+    """Read an export; what else it has in columns does not matter.
+
+    Raises:
+        ConfigError: a column is missing, or a line cannot be read; it is named.
+    """
+    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    (first, header), rest = lines[0], lines[1:]
+    names = header.rstrip("|").split("|")
+    for name in NEEDED:
+        if name not in names:
+            raise ConfigError(
+                f"{source} line {first}: the column {name} is missing; export with"
+                f" `sacct --parsable2 -o {','.join(NEEDED)}`"
+            )
+    found: list[ExportedJob] = []
+    left_out: Counter[str] = Counter()
+    for at, line in rest:
+        cells = line.split("|")
+        if len(cells) == len(names) + 1 and not cells[-1]:
+            cells.pop()  # of --parsable
+        if len(cells) != len(names):
+            raise ConfigError(
+                f"{source} line {at} has {len(cells)} fields; expected {len(names)}, as in line"
+                f" {first}"
+            )
+        job = _slurm_job(dict(zip(names, cells, strict=True)), f"{source} line {at}", at)
+        if isinstance(job, str):
+            left_out[job] += 1
+        else:
+            found.append(job)
+    return workload_of(found, left_out, source=source)
+
+
+def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
+    """Return a job, or why it is none."""
+    if "." in row["JobID"]:
+        return "steps of jobs"
+    if not row["AllocTRES"]:  # not even a processor: it waits, or was cancelled while it did
+        return "jobs that never began"
+    devices = _slurm_devices(row["AllocTRES"])
+    if not devices:
+        return "jobs without an accelerator"
+    if devices > MOST_DEVICES:
+        raise ConfigError(
+            f"{where}: {devices} accelerators; at most {MOST_DEVICES} can be simulated"
+        )
+    submitted_s, began_s, ended_s = (
+        _slurm_moment(row, name, where) for name in ("Submit", "Start", "End")
+    )
+    if submitted_s is None:
+        raise ConfigError(f"{where}: Submit is empty; expected a time, such as 2026-10-01T08:00:00")
+    if began_s is None:
+        return "jobs that never began"
+    for name, earlier, later, at_s, until_s in (
+        ("Start", "Submit", "Start", submitted_s, began_s),
+        ("End", "Start", "End", began_s, began_s if ended_s is None else ended_s),
+    ):
+        if until_s < at_s:
+            raise ConfigError(
+                f"{where}: {name} {row[later]} is before {earlier} {row[earlier]}; if the clock was"
+                " put back, export with TZ=UTC"
+            )
+    eligible_s = _slurm_moment(row, ELIGIBLE, where) if ELIGIBLE in row else None
+    if eligible_s is not None:
+        submitted_s = max(submitted_s, min(eligible_s, began_s))
+    return ExportedJob(
+        name=row["JobID"],
+        submitted_s=submitted_s,
+        began_s=began_s,
+        ended_s=ended_s,
+        devices=devices,
+        line=line,
+    )
+
+
+def _slurm_devices(tres: str) -> int:
+    """Return the accelerators of ``cpu=64,gres/gpu=8,gres/gpu:a100=8,node=1``."""
+    whole = re.search(r"(?:^|,)gres/gpu=(\d{1,9})(?:,|$)", tres)
+    if whole:
+        return int(whole[1])
+    return sum(int(number) for number in re.findall(r"(?:^|,)gres/gpu:[^=,]+=(\d{1,9})", tres))
+
+
+def _slurm_moment(row: dict[str, str], name: str, where: str) -> float | None:
+    if row[name] in NEVER:
+        return None
+    moment_s = unix_s(row[name])
+    if moment_s is None:
+        raise ConfigError(
+            f"{where}: {name} {row[name][:40]!r} is no time; expected one such as"
+            " 2026-10-01T08:00:00, or Unknown"
+        )
+    return moment_s
+
+
+def is_kubernetes(text: str) -> bool:
+    """Whether this begins as JSON does."""
+    return text.lstrip().startswith("{")
+
+
+def parse_kubernetes_jobs(text: str, *, source: str) -> Export:
+    """Read an export.
+
+    Raises:
+        ConfigError: it is no list of Jobs, or a field of one cannot be read; it is named.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        what = getattr(error, "msg", "it is too deep")
+        raise ConfigError(f"{source} line {line} is no JSON: {what}; expected {EXPORT}") from None
+    items = document.get("items", [document])
+    if not isinstance(items, list):
+        raise ConfigError(f"{source}: items is no list; expected {EXPORT}")
+    found: list[ExportedJob] = []
+    left_out: Counter[str] = Counter()
+    for at, item in enumerate(items):
+        job = _job(item, f"{source}: items[{at}]")
+        if isinstance(job, str):
+            left_out[job] += 1
+        else:
+            found.append(job)
+    return workload_of(found, left_out, source=source)
+
+
+def _job(item: object, where: str) -> ExportedJob | str:
+    """Return a job, or why it is none."""
+    kind = item.get("kind", "Job") if isinstance(item, dict) else type(item).__name__
+    if not isinstance(item, dict) or kind != "Job":
+        raise ConfigError(f"{where} is a {str(kind)[:40]}; expected Jobs, as from {EXPORT}")
+    about, wanted, status = (_mapping(item, name, where) for name in ("metadata", "spec", "status"))
+    name = f"{about.get('namespace', 'default')}/{about.get('name', '')}"
+    where = f"{where} ({name[:80]})"
+    devices = _devices(wanted, where)
+    if not devices:
+        return "jobs without an accelerator"
+    submitted_s = _moment(about, "creationTimestamp", where)
+    began_s = _moment(status, "startTime", where)
+    if submitted_s is None:
+        raise ConfigError(f"{where}: metadata.creationTimestamp is missing; expected a time")
+    if began_s is None:
+        return "jobs that never began"
+    ended_s = _moment(status, "completionTime", where)
+    for condition in _list(status, "conditions", where):
+        is_over = condition.get("type") == "Failed" and condition.get("status") == "True"
+        if ended_s is None and is_over:
+            ended_s = _moment(condition, "lastTransitionTime", where)
+    if began_s < submitted_s or (ended_s is not None and ended_s < began_s):
+        raise ConfigError(f"{where}: it ended before it began, or began before it was made")
+    return ExportedJob(
+        name=name, submitted_s=submitted_s, began_s=began_s, ended_s=ended_s, devices=devices
+    )
+
+
+def _devices(wanted: dict[str, Any], where: str) -> int:
+    pod = _mapping(_mapping(wanted, "template", where), "spec", where)
+    each = 0
+    for container in _list(pod, "containers", where):
+        limits = _mapping(_mapping(container, "resources", where), "limits", where)
+        for name, number in limits.items():
+            if name.endswith(ACCELERATORS):
+                each += _count(number, f"{where}: limits of {name[:40]}")
+    pods = _count(wanted.get("parallelism", 1), f"{where}: spec.parallelism")
+    if wanted.get("completions") is not None:
+        pods = min(pods, _count(wanted["completions"], f"{where}: spec.completions"))
+    if each * pods > MOST_DEVICES:
+        raise ConfigError(
+            f"{where}: {each * pods} accelerators; at most {MOST_DEVICES} can be simulated"
+        )
+    return each * pods
+
+
+def _count(value: object, where: str) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ConfigError(f"{where} {text[:40]!r} cannot be read; expected a whole number")
+    return int(text)
+
+
+def _moment(values: dict[str, Any], name: str, where: str) -> float | None:
+    if values.get(name) is None:
+        return None
+    moment_s = unix_s(str(values[name]))
+    if moment_s is None:
+        raise ConfigError(
+            f"{where}: {name} {str(values[name])[:40]!r} is no time; expected 2026-10-01T08:00:00Z"
+        )
+    return moment_s
+
+
+def _mapping(values: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+    found = values.get(name) or {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: {name} is no mapping; expected {EXPORT}")
+    return found
+
+
+def _list(values: dict[str, Any], name: str, where: str) -> list[dict[str, Any]]:
+    found = values.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise ConfigError(f"{where}: {name} is no list of mappings; expected {EXPORT}")
+    return found

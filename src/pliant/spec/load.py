@@ -14,8 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pliant.core.errors import ConfigError
-from pliant.spec.job import ElasticJob
-from pliant.spec.limits import Limits
+from pliant.spec.job import ElasticJob, Limits
 from pliant.spec.policy import ElasticPolicy
 
 Path = tuple[str | int, ...]

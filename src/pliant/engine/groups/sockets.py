@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from pliant.engine.groups.communicator import Communicator, Piece, Transfer
 from pliant.engine.groups.connection import Connection, PeerGone
 from pliant.engine.groups.ending import LeftAlone
-from pliant.machine.resending import send_again_soon
+from pliant.machine.sockets import send_again_soon
 
 UNREACHABLE_S = 30
 """For so long a member may be silent to the kernel (not to us) before its connection ends."""

@@ -29,8 +29,7 @@ from pliant.engine.replica import whole_draws
 from pliant.engine.replica.meeting_store import MeetingStore, RemoteStore, StoreServer
 from pliant.engine.worker.bootstrap import WorkerContext, worker_context
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
-from pliant.machine.interfaces import interface_of
-from pliant.machine.loopback import INTERFACE
+from pliant.machine.interfaces import INTERFACE, interface_of
 from pliant.wire.launch import STORE_SOCKET, Assignment
 
 SHARD = "shard"

@@ -24,7 +24,7 @@ from pliant.engine.replica.inner_messages import (
     pack_message,
     unpack_message,
 )
-from pliant.machine.peers import peer_of
+from pliant.machine.sockets import peer_of
 from pliant.wire.launch import CHANNEL_SOCKET
 
 SEND_S = 30.0

@@ -6,7 +6,7 @@ import pwd
 
 import pytest
 
-from pliant.machine.peers import user_name
+from pliant.machine.sockets import user_name
 
 
 class Directory:

@@ -10,8 +10,7 @@ import pytest
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import Demand
 from pliant.pool.state import SavedClaim, SavedPool
-from pliant.run.pool_beginning import begun
-from pliant.run.pool_config import Capacity, PoolConfig
+from pliant.run.pool_config import Capacity, PoolConfig, begun
 from pliant.spec.pool import load_pool
 
 FILE = """

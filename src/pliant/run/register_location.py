@@ -33,7 +33,7 @@ REFUSALS = (Trouble.MISSING, Trouble.PERMISSION, Trouble.READ_ONLY)
 """Of an object store, which do not pass by themselves: no such bucket, no credentials."""
 
 
-class RegisterHome(Protocol):
+class RegisterLocation(Protocol):
     """A place of a job's register; every method may block, and raises OSError."""
 
     register: RegisterPlace
@@ -55,7 +55,7 @@ class RegisterHome(Protocol):
         """
 
 
-class DirectoryHome:
+class DirectoryLocation:
     """A directory; ``is_shared``: by hosts that may all coordinate."""
 
     def __init__(self, directory: Path, *, is_shared: bool) -> None:
@@ -94,7 +94,7 @@ class DirectoryHome:
             replace_file(out / run_files.HOLDER, f"{holder}\n".encode(), mode=PRIVATE)
 
 
-class ObjectHome:
+class ObjectLocation:
     """A prefix of an object store; its register is itself a place (``RegisterPlace``)."""
 
     write_again_s = (0.1, 0.3, 1.0, 3.0) + 60 * (5.0,)
@@ -187,40 +187,40 @@ class ObjectHome:
 
 
 class AlsoInRun:
-    """Another home, the sign of which lies in the directory of the run, too: agents that were given
-    that file (``--join @FILE``) find it wherever the register is.
+    """Another location; its sign lies in the directory of the run, too: agents that were given that
+    file (``--join @FILE``) find it wherever the register is.
     """
 
-    def __init__(self, home: RegisterHome, out: Path) -> None:
-        self._home, self._sign = home, out / run_files.COORDINATOR
-        self.register = home.register
+    def __init__(self, location: RegisterLocation, out: Path) -> None:
+        self._location, self._sign = location, out / run_files.COORDINATOR
+        self.register = location.register
 
     def read_sign(self) -> CoordinatorSign | None:
         """Return what lies beside the register, which alone says who coordinates."""
-        return self._home.read_sign()
+        return self._location.read_sign()
 
     def write_sign(self, sign: CoordinatorSign) -> None:
         """Write both."""
-        self._home.write_sign(sign)
+        self._location.write_sign(sign)
         write_sign(self._sign, sign)
 
     def remove_sign(self) -> None:
         """Remove both."""
-        self._home.remove_sign()
+        self._location.remove_sign()
         self._sign.unlink(missing_ok=True)
 
     def settle(self, job: str, out: Path) -> None:
         """Settle the other."""
-        self._home.settle(job, out)
+        self._location.settle(job, out)
 
 
-def open_told_home(named: str | None, out: Path) -> RegisterHome:
+def open_told_location(named: str | None, out: Path) -> RegisterLocation:
     """Return the same, for a coordinator of which the directory of the run tells where it is."""
-    home = open_home(named, out)
-    return home if named is None else AlsoInRun(home, out)
+    location = open_location(named, out)
+    return location if named is None else AlsoInRun(location, out)
 
 
-def open_home(named: str | None, out: Path) -> RegisterHome:
+def open_location(named: str | None, out: Path) -> RegisterLocation:
     """Return where a job's register lies: where it was named, or in the directory of the run.
 
     Raises:
@@ -228,9 +228,9 @@ def open_home(named: str | None, out: Path) -> RegisterHome:
         OSError: it does not answer.
     """
     if named is None:
-        return DirectoryHome(out, is_shared=False)
+        return DirectoryLocation(out, is_shared=False)
     if "://" not in named:
-        return DirectoryHome(Path(named), is_shared=True)
+        return DirectoryLocation(Path(named), is_shared=True)
     scheme = named.partition("://")[0]
     if scheme not in ("s3", "s3a"):
         raise ConfigError(
@@ -238,9 +238,9 @@ def open_home(named: str | None, out: Path) -> RegisterHome:
         )
     if not named.removeprefix(f"{scheme}://").strip("/"):
         raise ConfigError(f"--register {named} names no bucket; write s3://BUCKET/DIR")
-    home = ObjectHome(named, scheme)
-    home.require_conditions()
-    return home
+    location = ObjectLocation(named, scheme)
+    location.require_conditions()
+    return location
 
 
 def _os_error(error: StorageError) -> OSError:

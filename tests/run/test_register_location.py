@@ -19,11 +19,11 @@ from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
 from pliant.run.coordinator_places import places_now
-from pliant.run.register_home import ObjectHome, open_home, open_told_home
+from pliant.run.register_location import ObjectLocation, open_location, open_told_location
 
 pytestmark = pytest.mark.timeout(60)
 
-Open = Callable[..., ObjectHome]
+Open = Callable[..., ObjectLocation]
 
 
 @pytest.fixture
@@ -37,16 +37,16 @@ def store(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(ObjectHome, "write_again_s", (0.05,) * 100)
+    monkeypatch.setattr(ObjectLocation, "write_again_s", (0.05,) * 100)
     place = f"s3://{BUCKET}/{tmp_path.name}/{id(tmp_path)}"
 
-    def opened(endpoint: str = s3_endpoint) -> ObjectHome:
+    def opened(endpoint: str = s3_endpoint) -> ObjectLocation:
         import fsspec
 
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         fsspec.get_filesystem_class("s3").clear_instance_cache()
-        home = open_home(place, tmp_path)
-        assert isinstance(home, ObjectHome)
+        home = open_location(place, tmp_path)
+        assert isinstance(home, ObjectLocation)
         return home
 
     return opened
@@ -74,7 +74,7 @@ def test_of_two_coordinators_that_start_at_once_one_has_the_register(store: Open
     outcomes: list[str] = []
     gate = threading.Barrier(2)
 
-    def start(home: ObjectHome) -> None:
+    def start(home: ObjectLocation) -> None:
         gate.wait(20)
         try:
             StoredRegister(home).write(FIRST, expected=None)
@@ -188,7 +188,7 @@ def test_a_shared_directory_gives_the_same_name_to_each_directory_of_the_run(
     shared, outs = tmp_path / "register", [tmp_path / name for name in ("a", "b")]
     for out in outs:
         out.mkdir()
-        open_home(str(shared), out).settle("gpt", out)
+        open_location(str(shared), out).settle("gpt", out)
 
     assert (outs[0] / "holder").read_text() == (outs[1] / "holder").read_text()
 
@@ -199,7 +199,7 @@ def test_the_directory_of_the_run_tells_where_the_job_is_coordinated_wherever_th
     """``--join @OUT/coordinator.json`` waited in vain beside a ``--register``."""
     out, sign = tmp_path / "run", CoordinatorSign(url="http://gpu2:7000", incarnation=1, beat=3)
     out.mkdir()
-    home = open_told_home(str(tmp_path / "register"), out)
+    home = open_told_location(str(tmp_path / "register"), out)
     home.settle("gpt", out)
 
     home.write_sign(sign)
@@ -231,7 +231,7 @@ def test_the_place_of_another_job_is_refused(store: Open, tmp_path: Path) -> Non
     outs = [tmp_path / name for name in ("a", "b")]
     for out in outs:
         out.mkdir()
-    homes = [(store(), store()), [open_home(str(tmp_path / "r"), out) for out in outs]]
+    homes = [(store(), store()), [open_location(str(tmp_path / "r"), out) for out in outs]]
     for first, other in homes:
         first.settle("gpt", outs[0])
 
@@ -244,18 +244,18 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(ConfigError, match=r"^--register .*file cannot be written: File exists$"):
-        open_home(str(tmp_path / "file"), tmp_path).settle("gpt", tmp_path)
+        open_location(str(tmp_path / "file"), tmp_path).settle("gpt", tmp_path)
 
 
 def test_a_bucket_that_is_not_there_is_refused(store: Open, tmp_path: Path) -> None:
     store()
 
     with pytest.raises(ConfigError, match=r"^--register s3://nobodys/probe-\w+ cannot be written"):
-        open_home("s3://nobodys", tmp_path)
+        open_location("s3://nobodys", tmp_path)
     with pytest.raises(ConfigError, match="--register s3:// names no bucket"):
-        open_home("s3://", tmp_path)
+        open_location("s3://", tmp_path)
 
 
 def test_another_kind_of_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a directory that the hosts share, or on s3:"):
-        open_home("gs://bucket/job", tmp_path)
+        open_location("gs://bucket/job", tmp_path)

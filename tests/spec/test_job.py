@@ -7,7 +7,7 @@ import pytest
 from pliant.core.durations import MOST_S
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
-from pliant.spec.limits import core_limits, document_of_limits
+from pliant.spec.job import core_limits, document_of_limits
 from pliant.spec.load import load, parse_limits
 
 JOB = """\
