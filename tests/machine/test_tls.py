@@ -359,7 +359,6 @@ def test_a_key_that_everybody_can_read_is_warned_of(
     assert warning == (said if is_exposed else None)
 
 
-DEADLINE_S = 10.0
 PLACE = "wss://gpu1:7000/v1/agents"
 
 

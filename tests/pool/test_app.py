@@ -19,7 +19,7 @@ from pliant.core.tenancy import Demand
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.sockets import Credentials
 from pliant.pool.app import create_app
-from pliant.pool.visitors import ForbiddenError, Usher
+from pliant.pool.auth import ForbiddenError, SharedGate
 from pliant.wire.offers import Report
 
 TOKEN = "secret"
@@ -55,7 +55,7 @@ def test_nothing_that_is_asked_ends_in_a_500(tmp_path: Path) -> None:
 def test_who_changes_too_often_waits(tmp_path: Path) -> None:
     """What says nothing new costs nothing; each change does."""
     world = World(tmp_path)
-    usher = Usher(world.driver, owner_uid=0)
+    usher = SharedGate(world.driver, owner_uid=0)
     peer = Credentials(pid=os.getpid(), uid=77, gid=77)
     request = cast(Request, SimpleNamespace(state=SimpleNamespace(peer=peer)))
     said: list[str] = []

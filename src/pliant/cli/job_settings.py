@@ -7,8 +7,9 @@ from.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pliant.agent.agent_config import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
@@ -28,6 +29,7 @@ from pliant.spec.load import parse_policy
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import core_policy
 from pliant.wire.bounds import LABEL, MOST_DEVICES, MOST_LABELS
+from pliant.wire.messages import WORK_OPTIONS
 
 
 def workers_of(settings: Settings) -> int:
@@ -122,6 +124,26 @@ def balance_of(settings: Settings) -> Balance:
         return Balance(given.value)
     except ValueError:
         raise ConfigError(f"{given.given} must be one of {', '.join(Balance)}") from None
+
+
+CHECKED: Mapping[str, Callable[[Settings], object]] = {
+    "from_checkpoint": from_checkpoint_of,
+    "workers_per_replica": workers_of,
+    "balance": balance_of,
+    "hosts_per_replica": hosts_of,
+    "verify_every": verify_every_of,
+}
+"""What reads an option of the work that has a rule of its own, in the order of the refusals."""
+
+
+def work_options_of(settings: Settings) -> dict[str, Any]:
+    """Return the options that agents and sessions read (``wire.messages.WorkOptions``), by name.
+
+    Raises:
+        ConfigError: one of them cannot be, or contradicts another.
+    """
+    checked = {name: read(settings) for name, read in CHECKED.items()}
+    return {name: settings[name].value for name in WORK_OPTIONS} | checked
 
 
 def placement_of(settings: Settings) -> PlacementRule:

@@ -18,10 +18,7 @@ from typing import Any, Self
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli.job_settings import (
-    balance_of,
     check_tls,
-    from_checkpoint_of,
-    hosts_of,
     job_name,
     placement_of,
     policy_of,
@@ -30,8 +27,7 @@ from pliant.cli.job_settings import (
     session_limit_of,
     shown_replica,
     tls_of,
-    verify_every_of,
-    workers_of,
+    work_options_of,
 )
 from pliant.cli.settings import Settings
 from pliant.cli.terminal import PlainConsole, complain, patient_output, print_record, say, say_aside
@@ -131,10 +127,7 @@ def planned(
         of_job = replace(of_job, start_s=start_s)
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
-    is_resumed, from_checkpoint = settings["resume"].value, from_checkpoint_of(settings)
-    workers_per_replica, balance = workers_of(settings), balance_of(settings)
-    hosts_per_replica = hosts_of(settings)
-    register, verify_every = register_of(settings), verify_every_of(settings)
+    is_resumed, options = settings["resume"].value, work_options_of(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
     state, tls = StateDirectory.of(environ), tls_of(settings, is_apart=bool(host))
@@ -156,17 +149,13 @@ def planned(
             address=address or loopback(),
             host=host,
             token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
-            register=register,
+            register=register_of(settings),
             pool=place,
             environ=environ,
-            from_checkpoint=from_checkpoint,
             tls=tls,
             tls_any_node=settings["tls_any_node"].value,
             session_s=session_s,
-            verify_every=verify_every,
-            balance=balance,
-            workers_per_replica=workers_per_replica,
-            hosts_per_replica=hosts_per_replica,
+            **options,
         ),
         init=init,
         show=show,

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.sites import PlacementRule
-from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import FromCheckpoint
 from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.registry import StateDirectory
@@ -27,7 +27,7 @@ from pliant.run.run_directory import holder_of
 from pliant.spec.job import core_limits, document_of_limits
 from pliant.spec.load import parse_limits, parse_policy
 from pliant.spec.policy import core_policy, fields_beside_bounds
-from pliant.wire.messages import Work
+from pliant.wire.messages import WORK_OPTIONS, Work, WorkOptions
 
 SESSION_SHARE = 0.9
 """Of the limit for reaching ``steps()``: how long a script may take until it makes its session,
@@ -36,6 +36,8 @@ which comes a little before; so that the one who says what is wrong is first."""
 MOST_COMMAND_BYTES = 96 << 10
 """Of a script and its arguments, as they travel.  With what else a worker is told they are one
 record (``wire.launch``): a longer one would be cut, or never come there."""
+
+_OPTIONS = TypeAdapter(WorkOptions)
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -72,8 +74,8 @@ def check_place(directory: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobConfig:
-    """What to run, how large, and where."""
+class JobConfig(WorkOptions):
+    """What to run, how large, and where; and the settings that agents and sessions read."""
 
     name: str
     argv: tuple[str, ...]
@@ -106,7 +108,6 @@ class JobConfig:
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""
 
-    from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
     tls: TlsFiles | None = None
     """Of all that goes between hosts; without a CA, of what goes to the coordinator alone."""
 
@@ -115,12 +116,6 @@ class JobConfig:
 
     session_s: float | None = None
     """Longest time from the start of the script until it makes a session, in seconds."""
-
-    verify_every: int = 0
-    """Steps between two looks at the whole state of all replicas; 0: never."""
-    balance: Balance = Balance.EVEN
-    workers_per_replica: int = 1
-    hosts_per_replica: int = 1
 
     @property
     def state(self) -> StateDirectory:
@@ -136,13 +131,9 @@ class JobConfig:
             out=str(self.out.absolute()),
             init=self._init(),
             holder=holder_of(self.out, self.name),
-            from_checkpoint=self.from_checkpoint,
+            **self.options(),
             tls=self.tls if self.tls is not None and self.tls.is_whole else None,
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
-            verify_every=self.verify_every,
-            balance=self.balance,
-            workers_per_replica=self.workers_per_replica,
-            hosts_per_replica=self.hosts_per_replica,
             digest="" if (script := file_of(self.argv, Path.cwd())) is None else digest_of(script),
         )
 
@@ -159,15 +150,11 @@ class JobConfig:
             "elastic_policy": fields_beside_bounds(policy),
             "pool": None if self.pool is None else asdict(self.pool),
             "max_restarts": self.settings.restart_budget,
-            "from_checkpoint": str(self.from_checkpoint),
+            **self.options(),
             "limits": document_of_limits(self.settings),
             "tls": None if self.tls is None else asdict(self.tls),
             "session_s": self.session_s,
-            "verify_every": self.verify_every,
-            "balance": str(self.balance),
             "placement": str(self.settings.placement),
-            "workers_per_replica": self.workers_per_replica,
-            "hosts_per_replica": self.hosts_per_replica,
             "register": self.register,
         }
 
@@ -185,6 +172,7 @@ class JobConfig:
         given = {} if budget is None else {"restart_budget": budget}
         placement = PlacementRule.of(document.get("placement", "free"))
         limits = core_limits(parse_limits(dict(document.get("limits") or {})))
+        told = {name: document[name] for name in WORK_OPTIONS if name in document}
         return cls(
             name=name,
             argv=tuple(document["command"]),
@@ -192,14 +180,10 @@ class JobConfig:
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,
-            from_checkpoint=FromCheckpoint(document.get("from_checkpoint", FromCheckpoint.AUTO)),
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
             session_s=document.get("session_s"),
-            verify_every=document.get("verify_every", 0),
-            balance=Balance(document.get("balance", Balance.EVEN)),
-            workers_per_replica=document.get("workers_per_replica", 1),
-            hosts_per_replica=document.get("hosts_per_replica", 1),
             register=document.get("register"),
+            **_OPTIONS.validate_python(told).options(),
         )
 
     def _init(self) -> str | None:

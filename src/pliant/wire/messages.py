@@ -7,7 +7,8 @@ may be lost without changing what happens to a job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
@@ -212,7 +213,39 @@ class OutputGrown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkOptions:
+    """The settings of a job that its agents and sessions read, as they were given.
+
+    Whoever resolves a job (``run.job_config``), writes it down, resumes it or tells agents of it
+    goes by these fields.  A new one is added here, in the job file (``spec.job``) and in the table
+    of settings (``cli.settings``), and read in the engine as ``work.NAME``.
+    """
+
+    from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
+    """What it does with checkpoints that lie in its place."""
+
+    verify_every: int = 0
+    """Steps between two looks at the whole state of all replicas; 0: never."""
+
+    balance: Balance = Balance.EVEN
+    """By what the slots of a step are divided over the replicas."""
+
+    workers_per_replica: int = 1
+    """Processes of one replica, all of them on one node."""
+
+    hosts_per_replica: int = 1
+    """Hosts of one node: more than one for replicas that do not fit on one (``JoinHosts``)."""
+
+    def options(self) -> dict[str, Any]:
+        """Return these fields alone."""
+        return {name: getattr(self, name) for name in WORK_OPTIONS}
+
+
+WORK_OPTIONS = tuple(one.name for one in fields(WorkOptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(WorkOptions):
     """What a job runs: the first thing that a coordinator says to an agent, on each connection."""
 
     job: str
@@ -232,23 +265,12 @@ class Work:
     holder: str = ""
     """Identifies the job at its checkpoints."""
 
-    from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
-    """What it does with checkpoints that lie in its place."""
-
     tls: TlsFiles | None = None
     """Of each node, for what replicas tell each other; None: no TLS."""
 
     session_s: float = 540.0
     """Longest time from the start of the script until it makes a session, in seconds."""
 
-    verify_every: int = 0
-    """Steps between two looks at the whole state of all replicas; 0: never."""
-    balance: Balance = Balance.EVEN
-    """By what the slots of a step are divided over the replicas."""
-    workers_per_replica: int = 1
-    """Processes of one replica, all of them on one node."""
-    hosts_per_replica: int = 1
-    """Hosts of one node: more than one for replicas that do not fit on one (``JoinHosts``)."""
     digest: str = ""
     """SHA-256 of the script where the job was started, which every node must have; empty: not
     known."""

@@ -65,7 +65,7 @@ class OpenGate:
         return ""
 
 
-class Usher:
+class SharedGate:
     """Of a pool that users share: who asks is known by the kernel's word."""
 
     def __init__(self, driver: PoolDriver, *, owner_uid: int) -> None:
