@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 
 from pliant.core.tls_files import TlsFiles
 from pliant.http import app as http_app
-from pliant.http import connections, tls_front
+from pliant.http import connections
 from pliant.http.app import new_app
 from pliant.http.connections import EndableSocket, LimitedProtocol
 from pliant.http.direct_socket import DirectSocket, direct, frame_of
@@ -412,7 +412,7 @@ def test_who_speaks_plain_http_is_told_to_speak_tls(play_tls: Callable[[Scene], 
         sock = await world.connect(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
         said = await world.closed(sock)
         assert said.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
-        assert said == tls_front.TELLS_TLS
+        assert said == connections.TELLS_TLS
 
     play_tls(scene)
 
@@ -442,7 +442,7 @@ def test_who_does_not_finish_the_handshake_loses_its_place(
 def test_who_does_not_finish_the_handshake_is_not_waited_for(
     play_tls: Callable[[Scene], None], monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(tls_front, "REQUEST_S", 0.5)
+    monkeypatch.setattr(connections, "REQUEST_S", 0.5)
 
     async def scene(world: EncryptedWorld) -> None:
         await world.closed(await world.connect(said))

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.core.errors import ConfigError
 from pliant.core.takeover import CoordinatorSign
-from pliant.run.coordinator_places import agents_url, places_told, read_sign, write_sign
+from pliant.run.coordinator_places import agents_url, places_of, read_sign, write_sign
 
 
 def sign(url: str) -> CoordinatorSign:
@@ -27,18 +27,18 @@ def sign(url: str) -> CoordinatorSign:
     ],
 )
 def test_a_list_names_places(join: str, urls: tuple[str, ...]) -> None:
-    assert places_told(join)() == urls
+    assert places_of(join)() == urls
 
 
 @pytest.mark.parametrize("join", ["", "gpu1:7000,", ",gpu1:7000", "gpu1:7000,,gpu2:7000"])
 def test_an_empty_place_is_refused(join: str) -> None:
     with pytest.raises(ConfigError, match="names an empty place; leave out the comma"):
-        places_told(join)
+        places_of(join)
 
 
 def test_a_place_that_is_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="names gpu1:7000 twice; name each place once"):
-        places_told("gpu1:7000, gpu2:7000,gpu1:7000")
+        places_of("gpu1:7000, gpu2:7000,gpu1:7000")
 
 
 def test_a_url_of_something_else_is_refused() -> None:
@@ -48,7 +48,7 @@ def test_a_url_of_something_else_is_refused() -> None:
 
 def test_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.json"
-    places = places_told(f"@{path}")
+    places = places_of(f"@{path}")
     write_sign(path, sign("http://gpu1:7000"))
     assert places() == ("ws://gpu1:7000/v1/agents",)
 
@@ -63,7 +63,7 @@ def test_a_file_that_is_not_there_or_not_of_a_coordinator_is_looked_at_again(
 ) -> None:
     path = tmp_path / "coordinator.json"
     with pytest.raises(FileNotFoundError):
-        places_told(f"@{path}")()
+        places_of(f"@{path}")()
     path.write_text('{"url": 7}')
     with pytest.raises(OSError, match="no coordinator has written that"):
         read_sign(path)

@@ -18,11 +18,11 @@ from pliant.spec.load import load, parse_policy
 from pliant.spec.policy import (
     Backoff,
     ElasticPolicy,
+    changes_in_words,
     core_policy,
     document_of,
     merged,
     start_that_fits,
-    told,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
@@ -163,7 +163,7 @@ def test_a_start_size_that_does_not_fit_any_more_is_forgotten() -> None:
 def test_changes_are_told_as_they_are_typed() -> None:
     changes = {"maxReplicas": 6, "backoff": {"factor": 2}, "replicaDiscreteValues": None}
 
-    assert told(changes) == "maxReplicas=6 backoff.factor=2 replicaDiscreteValues=none"
+    assert changes_in_words(changes) == "maxReplicas=6 backoff.factor=2 replicaDiscreteValues=none"
 
 
 def test_the_schema_describes_every_field_and_its_default() -> None:

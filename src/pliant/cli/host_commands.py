@@ -37,12 +37,12 @@ from pliant.machine import host_look
 from pliant.machine.interfaces import (
     address_named,
     address_towards,
+    addresses_in_words,
     host_addresses,
     is_own,
     others_reach,
     place_of,
     resolved,
-    told,
 )
 from pliant.machine.own_ca import CA_DAYS, NamedHost, OwnCa
 from pliant.machine.tls import NEEDS_TLS, fault_of_tls
@@ -123,7 +123,9 @@ def _seen_here(
             torch_obstacle=torch.result()[1],
             address=names.get(address, address),
             address_obstacle=obstacle,
-            others=told(tuple(one for one in others_reach() if one.address != address), none=""),
+            others=addresses_in_words(
+                tuple(one for one in others_reach() if one.address != address), none=""
+            ),
             port_obstacle=host_look.port_obstacle(address) if address else "",
             ports=host_look.number_of_ports(),
             cores=count_cores(),

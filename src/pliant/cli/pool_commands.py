@@ -282,26 +282,19 @@ def set_class(
 @app.command("cordon")
 def cordon(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    path = f"/v1/devices/{number_of(device, pool_caller(which))}/cordon"
-    return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
+    return _of_device(which, device, "cordon", {"reason": reason}, as_json=as_json)
 
 
 @app.command("uncordon")
 def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out again."""
-    return _wish(
-        which,
-        "POST",
-        f"/v1/devices/{number_of(device, pool_caller(which))}/uncordon",
-        as_json=as_json,
-    )
+    return _of_device(which, device, "uncordon", as_json=as_json)
 
 
 @app.command("drain")
 def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    path = f"/v1/devices/{number_of(device, pool_caller(which))}/drain"
-    return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
+    return _of_device(which, device, "drain", {"reason": reason}, as_json=as_json)
 
 
 @app.command("release")
@@ -389,6 +382,13 @@ def _wish(
     which: str | None, method: str, path: str, body: dict[str, Any] | None = None, *, as_json: bool
 ) -> int:
     return _answer(pool_caller(which).ask(method, path, body), as_json=as_json)
+
+
+def _of_device(
+    which: str | None, device: str, what: str, body: dict[str, Any] | None = None, *, as_json: bool
+) -> int:
+    path = f"/v1/devices/{number_of(device, pool_caller(which))}/{what}"
+    return _wish(which, "POST", path, body, as_json=as_json)
 
 
 def _answer(values: Mapping[str, Any], *, as_json: bool) -> int:

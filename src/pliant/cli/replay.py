@@ -6,7 +6,7 @@ Owns argv of the command and the order of what is printed.  Knows nothing of how
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -78,20 +78,26 @@ def replay(
     is_pool = is_pool_log(log)
     if to_scenario is not None:
         return _write_scenario(log, to_scenario, around, is_pool=is_pool, as_json=as_json)
-    account, window = Account(), _Window(from_, to)
+    window = _Window(from_, to)
+    played: tuple[Any, ...] = replayed(entries(log)), Account(), json_of, lines_of
     if is_pool:
-        return show_pool(log, window.shows, as_json=as_json)
+        played = pool_replayed(log), PoolAccount(), json_of_pool, lines_of_pool
+    steps, account, as_values, as_lines = played
     shown: list[dict[str, Any]] = []
-    for step in replayed(entries(log)):
+    for step in steps:
         account.add(step)
         if not window.shows(step):
             continue
         if as_json:
-            shown.append(json_of(step))
-        else:
-            for line in lines_of(step, window.start_at):
-                say(line)
-    return print_account(log, shown, account, as_json=as_json)
+            shown.append(as_values(step))
+            continue
+        for line in as_lines(step, window.start_at):
+            say(line)
+    if as_json:
+        print_json({"log": str(log), "turns": shown, **account.as_json()})
+    else:
+        say(account.sentence)
+    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
 
 
 def _write_scenario(
@@ -103,13 +109,12 @@ def _write_scenario(
     def moment(start_at: float) -> float | None:
         return None if around is None else _moment("--around", around, start_at, 0.0)
 
-    if is_pool:
-        found = pool_scenario(log, moment)
-    else:
-        steps = replayed(entries(log))
-        first = next(steps)
-        title = title_of(log.name, first.place, version("pliant"))
-        found = scenario_of(chain([first], steps), title=title, around_at=moment(first.place.at))
+    steps: Iterator[Any] = pool_replayed(log) if is_pool else replayed(entries(log))
+    if (first := next(steps, None)) is None:
+        raise ConfigError(f"{log} is empty; no scenario can be made of it")
+    title = title_of(log.name, first.place, version("pliant"))
+    make: Callable[..., Scenario] = scenario_of_pool if is_pool else scenario_of
+    found = make(chain([first], steps), title=title, around_at=moment(first.place.at))
     with file.open("x", encoding="utf-8") as out:
         out.write(found.text)
     if as_json:
@@ -171,41 +176,3 @@ def _moment(option: str, text: str | None, start_at: float, otherwise: float) ->
     if moment < began.replace(microsecond=0):
         moment += timedelta(days=1)
     return moment.timestamp()
-
-
-def show_pool(log: Path, shows: Callable[[PoolStep], bool], *, as_json: bool) -> int:
-    """Print the log of a pool turn by turn, and whether the core decides the same now."""
-    account, start_at = PoolAccount(), None
-    shown: list[dict[str, Any]] = []
-    for step in pool_replayed(log):
-        account.add(step)
-        start_at = step.place.at if start_at is None else start_at
-        if not shows(step):
-            continue
-        if as_json:
-            shown.append(json_of_pool(step))
-            continue
-        for line in lines_of_pool(step, start_at):
-            say(line)
-    return print_account(log, shown, account, as_json=as_json)
-
-
-def pool_scenario(log: Path, moment: Callable[[float], float | None]) -> Scenario:
-    """Make a scenario of the log; ``moment`` says around what, by when the log begins."""
-    steps = pool_replayed(log)
-    first = next(steps, None)
-    if first is None:
-        raise ConfigError(f"{log} is empty; no scenario can be made of it")
-    title = title_of(log.name, first.place, version("pliant"))
-    return scenario_of_pool(chain([first], steps), title=title, around_at=moment(first.place.at))
-
-
-def print_account(
-    log: Path, shown: list[dict[str, Any]], account: Account | PoolAccount, *, as_json: bool
-) -> int:
-    """Print the sum of a replay, as JSON with the turns before it; return the exit code."""
-    if as_json:
-        print_json({"log": str(log), "turns": shown, **account.as_json()})
-    else:
-        say(account.sentence)
-    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED

@@ -283,7 +283,7 @@ def rows() -> Rows:
 
 def _setting(item: Setting) -> SettingRow:
     places = (item.flag, item.variable, item.file_field)
-    default, meaning = _told(item.help)
+    default, meaning = _default_and_meaning(item.help)
     return SettingRow(
         name=item.name,
         default=default or ("" if item.default is None else str(item.default).lower()),
@@ -321,7 +321,7 @@ def _options(command: Callable[..., int], called: str) -> Rows:
             one for one in (option.default, *(option.param_decls or ())) if str(one).startswith("-")
         ]
         if flags:
-            default, meaning = _told(option.help or "")
+            default, meaning = _default_and_meaning(option.help or "")
             given = parameter.default
             yield SettingRow(
                 name=name,
@@ -332,7 +332,7 @@ def _options(command: Callable[..., int], called: str) -> Rows:
             )
 
 
-def _told(text: str) -> tuple[str, str]:
+def _default_and_meaning(text: str) -> tuple[str, str]:
     """Return the default that a help text tells, and the rest of it."""
     found = re.search(r"\s*\[(?:default|name): (.*?)\]", text)
     return (found[1], text.replace(found[0], "")) if found else ("", text)

@@ -37,6 +37,7 @@ from pliant.machine import run_files
 from pliant.machine.interfaces import (
     address_named,
     address_towards,
+    addresses_in_words,
     host_addresses,
     is_loopback,
     is_own,
@@ -44,7 +45,6 @@ from pliant.machine.interfaces import (
     place_of,
     resolved,
     split_place,
-    told,
 )
 from pliant.observe.history import read_history
 from pliant.run import separate
@@ -370,7 +370,7 @@ def reached_at(coordinator: str, interface: str | None) -> str:
     if others and not is_loopback(address):
         say_aside(
             f"replicas of this host are reached at {known.get(address, address)}, which leads to "
-            f"the coordinator; --interface chooses another: {told(others)}"
+            f"the coordinator; --interface chooses another: {addresses_in_words(others)}"
         )
     return address
 

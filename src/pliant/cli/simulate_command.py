@@ -102,6 +102,7 @@ def simulate(
 ) -> int:
     """Simulate a cluster with its jobs, for several ways of resizing them."""
     from pliant.simulate.resize_costs import costs_of
+    from pliant.simulate.sweep import recommended
     from pliant.simulate.world_files import read_world
 
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
@@ -128,7 +129,7 @@ def simulate(
         say_aside(note)
     columns, shown = _run(variants, until_s, jobs_to=jobs_to, is_recording=report_to is not None)
     is_whole = len(columns) == len(variants) and not any(one.is_cut_short for one in shown[-1:])
-    advice = _advice(columns) if sweep is not None and is_whole else ""
+    advice = recommended(columns) if sweep is not None and is_whole else ""
     answers = _answers(world, columns, until_s)
     _print(
         columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice, answers=answers
@@ -187,6 +188,7 @@ def _run(
 ) -> tuple[list[Measures], list[Simulation]]:
     """Simulate one after the other; the simulations themselves are kept for pictures only."""
     from pliant.simulate.measures import measured
+    from pliant.simulate.report import jobs_csv
     from pliant.simulate.simulation import Simulation
 
     columns: list[Measures] = []
@@ -198,16 +200,10 @@ def _run(
             columns.append(replace(measured(simulation), way=name))
             shown = [*shown, simulation] if is_recording else [simulation]
             if jobs_to is not None:
-                _write_jobs(jobs_to, name, simulation)
+                _jobs_file(jobs_to, name).write_text(jobs_csv(simulation.records))
             if simulation.is_cut_short:
                 break
     return columns, shown
-
-
-def _advice(columns: list[Measures]) -> str:
-    from pliant.simulate.sweep import recommended
-
-    return recommended(columns)
 
 
 def _answers(world: SimulatedWorld, columns: list[Measures], until_s: float) -> list[str]:
@@ -256,12 +252,6 @@ def _drawn(rows: list[tuple[str, ...]]) -> Table:
     for row in rows[1:]:
         table.add_row(*map(Text, row))
     return table
-
-
-def _write_jobs(directory: Path, name: str, simulation: Simulation) -> None:
-    from pliant.simulate import report
-
-    _jobs_file(directory, name).write_text(report.jobs_csv(simulation.records))
 
 
 def _jobs_file(directory: Path, name: str) -> Path:

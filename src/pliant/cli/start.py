@@ -120,7 +120,7 @@ def planned(
     ``host``: by which agents on other hosts reach ``address``; empty: there are none.
     """
     check_command(command)
-    of_job, name = _told_to_core(settings), job_name(settings, command)
+    of_job, name = _core_settings(settings), job_name(settings, command)
     session_s = session_limit_of(settings)
     if session_s is not None:  # who may make its session later may reach steps() later, too
         start_s = max(of_job.start_s, min(session_s / SESSION_SHARE, MOST_S))
@@ -174,7 +174,7 @@ def working_in(start: Start, directory: Path | None) -> Start:
     return replace(start, init=typed)
 
 
-def _told_to_core(settings: Settings) -> JobSettings:
+def _core_settings(settings: Settings) -> JobSettings:
     restarts, limit = settings["max_restarts"].value, settings["limit"]
     if restarts < 0:
         raise ConfigError(f"--max-restarts {restarts} must be at least 0")

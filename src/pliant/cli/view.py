@@ -292,7 +292,7 @@ _FRAME = "  File "
 
 
 @dataclass(slots=True)
-class Likeness:
+class TracebackSignature:
     """Tracebacks that are alike."""
 
     first: str
@@ -307,18 +307,18 @@ class Tracebacks:
     """What is known of the tracebacks of a job's replicas."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Likeness] = {}
+        self._known: dict[str, TracebackSignature] = {}
         self._held: dict[str, list[str]] = {}
         self._shown: dict[str, deque[str]] = {}
         self._refusals: dict[str, str] = {}
 
     def learn(self, replica: str, text: str) -> bool:
         """Take note of a traceback; return whether none was like it, nor was shown."""
-        alike = _alike(text)
+        alike = _signature(text)
         found = self._known.get(alike)
         shown_of = self._shown_before(alike) if found is None else None
         if found is None:
-            found = self._known[alike] = Likeness(first=shown_of or replica)
+            found = self._known[alike] = TracebackSignature(first=shown_of or replica)
         found.replicas.append(replica)
         return len(found.replicas) == 1 and shown_of in (None, replica)
 
@@ -329,7 +329,7 @@ class Tracebacks:
             self._refusals[replica] = text
             return [] if before is None else [before]
         lines = [*self._held.pop(replica, ()), *([] if before is None else [before]), text]
-        said = [_alike(line) for line in lines]
+        said = [_signature(line) for line in lines]
         for alike, known in self._known.items():
             whole = alike.splitlines()
             if known.first != replica and whole[: len(said)] == said:
@@ -370,7 +370,7 @@ class Tracebacks:
         return None
 
 
-def _alike(text: str) -> str:
+def _signature(text: str) -> str:
     """Return a traceback, or a line of one, without what differs between failures that are alike:
     addresses and numbers, but for those of the lines of code.
     """

@@ -34,7 +34,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.values import ReplicaId
 from pliant.http.app import RequestBody, add_events, is_token, new_app, new_router
 from pliant.spec.load import parse_policy
-from pliant.spec.policy import document_of, merged, start_that_fits, told
+from pliant.spec.policy import changes_in_words, document_of, merged, start_that_fits
 from pliant.wire.messages import Work
 from pliant.wire.offers import Offer
 
@@ -174,7 +174,9 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
         policy = start_that_fits(wanted, driver.policy.start_replicas)
-        return await _request(driver, events.PolicySet(policy=policy, said=told(changes)))
+        return await _request(
+            driver, events.PolicySet(policy=policy, said=changes_in_words(changes))
+        )
 
     @people.post("/stop", status_code=202)
     async def stop(body: StopBody | None = None) -> Accepted:

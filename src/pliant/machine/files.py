@@ -17,6 +17,9 @@ from typing import BinaryIO
 
 from pliant.core.errors import ConfigError
 
+LEAST_BYTES = 16 << 10
+"""Of ``SpareSpace``."""
+
 PRIVATE = 0o600
 """Mode of a file that only this user may read."""
 
@@ -208,9 +211,6 @@ def read_named(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} cannot be read: it is no UTF-8 text") from None
-
-
-LEAST_BYTES = 16 << 10
 
 
 class SpareSpace:

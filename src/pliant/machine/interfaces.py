@@ -113,7 +113,9 @@ def address_named(text: str, option: str) -> str:
     try:
         address = resolved(text, option)
     except ConfigError as error:
-        raise ConfigError(f"{error}, nor is it an interface; there are {told(known)}") from None
+        raise ConfigError(
+            f"{error}, nor is it an interface; there are {addresses_in_words(known)}"
+        ) from None
     return _own(address, text, option, known)
 
 
@@ -136,7 +138,7 @@ def address_towards(address: str) -> str:
     except OSError as error:
         raise ConfigError(
             f"this host has no way to {address}: {error.strerror}; its addresses are "
-            f"{told(host_addresses())}"
+            f"{addresses_in_words(host_addresses())}"
         ) from None
 
 
@@ -166,7 +168,9 @@ def interface_of(address: str) -> str:
     for one in known:
         if ipaddress.ip_address(one.address) == wanted:
             return one.interface
-    raise ConfigError(f"no interface of this host has the address {address}; it has {told(known)}")
+    raise ConfigError(
+        f"no interface of this host has the address {address}; it has {addresses_in_words(known)}"
+    )
 
 
 def is_own(address: str) -> bool:
@@ -180,7 +184,7 @@ def is_own(address: str) -> bool:
     return True
 
 
-def told(addresses: tuple[HostAddress, ...], *, none: str = "none") -> str:
+def addresses_in_words(addresses: tuple[HostAddress, ...], *, none: str = "none") -> str:
     """Name addresses for people."""
     return ", ".join(map(str, addresses)) or none
 
@@ -189,17 +193,17 @@ def _own(address: str, text: str, option: str, known: tuple[HostAddress, ...]) -
     if ipaddress.ip_address(address).is_unspecified:
         raise ConfigError(
             f"{option} {text} would be every interface of this host; name the one that the "
-            f"others reach: {told(known)}"
+            f"others reach: {addresses_in_words(known)}"
         )
     if not is_own(address):
         means = "" if address == text else f", which is {address},"
         raise ConfigError(
-            f"{option} {text}{means} is no address of this host; it has {told(known)}"
+            f"{option} {text}{means} is no address of this host; it has {addresses_in_words(known)}"
         )
     if is_loopback(address) and not _means_loopback(text) and (others := others_reach()):
         raise ConfigError(
             f"{option} {text} is {address} on this host, which no other host reaches (see "
-            f"/etc/hosts); give an address: {told(others)}"
+            f"/etc/hosts); give an address: {addresses_in_words(others)}"
         )
     return address
 

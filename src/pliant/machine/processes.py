@@ -27,6 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CONSUMED = (9, 11, 12)
 """What grows in ``/proc/PID/stat``, after the name: major page faults, user and system time."""
 
+ROOT = Path("/")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 """Loaded once: after a fork nothing is left to load."""
 
@@ -188,11 +190,8 @@ def new_life() -> AgentLife:
     return AgentLife(boot=this_boot(), uptime=uptime_ns // 1000, at=time.time_ns() // 1000)
 
 
-ROOT = Path("/")
-
-
 def oom_kills(root: Path = ROOT) -> int | None:
-    """Return how often that has happened; None: the kernel does not say."""
+    """Return how often the kernel has killed one for want of memory; None: it does not say."""
     for path in _counters(root):
         try:
             lines = path.read_text().splitlines()

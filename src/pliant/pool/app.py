@@ -35,7 +35,7 @@ from pliant.machine.sockets import user_name
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError, ReleasedError
-from pliant.pool.auth import ForbiddenError, Gate, OpenGate, SharedGate
+from pliant.pool.auth import ForbiddenError, Gate, SharedGate
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_metrics import pool_registry
 from pliant.pool.pool_status import board_of
@@ -91,7 +91,7 @@ def create_app(
     """
     app = new_app("pliant pool", __doc__, token=token, whose="the pool")
     router = new_router()
-    gate: Gate = OpenGate() if owner_uid is None else SharedGate(driver, owner_uid=owner_uid)
+    gate = Gate() if owner_uid is None else SharedGate(driver, owner_uid=owner_uid)
     _add_claims(router, driver, gate)
     _add_admin(router, driver, gate)
     add_events(router, events_path)

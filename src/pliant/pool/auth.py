@@ -8,7 +8,6 @@ claims are called what they call themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from fastapi import Request
 
@@ -29,44 +28,31 @@ class ForbiddenError(Exception):
         self.status = status
 
 
-class Gate(Protocol):
-    """What a pool asks about who asks; each may raise ``ForbiddenError``."""
+class Gate:
+    """What a pool asks about who asks; in a pool of one user whoever knows the token may do all."""
 
     def claim_of(self, request: Request, name: str) -> str:
         """Return what the asker's claim of this name is called in the pool."""
-
-    def report_of(self, request: Request, claim: str, report: Report) -> tuple[Report, int | None]:
-        """Return a report with what is certain about its sender, and whose it is."""
-
-    def process_of(self, request: Request, pid: int | None) -> int | None:
-        """Return the process that withdraws a claim."""
-
-    def administration(self, request: Request) -> str:
-        """Return who changes what is everybody's; empty: whoever knows the token."""
-
-
-class OpenGate:
-    """Of a pool of one user: the token was shown."""
-
-    def claim_of(self, request: Request, name: str) -> str:
-        """Return the name."""
         return name
 
     def report_of(self, request: Request, claim: str, report: Report) -> tuple[Report, int | None]:
-        """Return the report."""
+        """Return a report with what is certain about its sender, and whose it is."""
         return report, None
 
     def process_of(self, request: Request, pid: int | None) -> int | None:
-        """Return the process."""
+        """Return the process that withdraws a claim."""
         return pid
 
     def administration(self, request: Request) -> str:
-        """Let everybody."""
+        """Return who changes what is everybody's; empty: whoever knows the token."""
         return ""
 
 
-class SharedGate:
-    """Of a pool that users share: who asks is known by the kernel's word."""
+class SharedGate(Gate):
+    """Of a pool that users share: who asks is known by the kernel's word.
+
+    Each may raise ``ForbiddenError``.
+    """
 
     def __init__(self, driver: PoolDriver, *, owner_uid: int) -> None:
         self._driver = driver

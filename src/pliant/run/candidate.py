@@ -38,7 +38,7 @@ from pliant.http.server import PortInUseError, open_socket
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.event_loop import aside, within
-from pliant.run.coordinator_places import listed, places_told
+from pliant.run.coordinator_places import listed, places_of
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_location import RegisterLocation, open_told_location
@@ -246,7 +246,7 @@ class _Standing:
     def _serve_if_there_is_a_token(self) -> None:
         path = self._candidate.token_file
         if self._serving is None and path.exists():
-            places = places_told(self._candidate.join)
+            places = places_of(self._candidate.join)
             self._serving = asyncio.create_task(self._agent.serve(places, read_token(path)))
 
     def _require_token(self, now_s: float) -> None:

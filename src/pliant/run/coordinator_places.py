@@ -44,7 +44,7 @@ def always_at(*urls: str) -> Places:
     return lambda: found
 
 
-def places_told(join: str) -> Places:
+def places_of(join: str) -> Places:
     """Return the places that ``--join`` names.
 
     Raises:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import errno
 import secrets
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from pliant.checkpoint.failures import MissingError, StorageError, Trouble
 from pliant.checkpoint.store.base import StorageOptions
@@ -33,20 +33,32 @@ REFUSALS = (Trouble.MISSING, Trouble.PERMISSION, Trouble.READ_ONLY)
 """Of an object store, which do not pass by themselves: no such bucket, no credentials."""
 
 
-class RegisterLocation(Protocol):
+class RegisterLocation(ABC):
     """A place of a job's register; every method may block, and raises OSError."""
 
     register: RegisterPlace
+    also: Path | None = None
+    """Another file for the sign, in the directory of the run: agents that were given that file
+    (``--join @FILE``) find it wherever the register is.  What lies beside the register alone says
+    who coordinates."""
 
+    @abstractmethod
     def read_sign(self) -> CoordinatorSign | None:
         """Return what the coordinator has written that served last; None: none has."""
 
     def write_sign(self, sign: CoordinatorSign) -> None:
         """Say where the job is coordinated, and that it is."""
+        self._write_sign(sign)
+        if self.also is not None:
+            write_sign(self.also, sign)
 
     def remove_sign(self) -> None:
         """Take that back: the job has ended."""
+        self._remove_sign()
+        if self.also is not None:
+            self.also.unlink(missing_ok=True)
 
+    @abstractmethod
     def settle(self, job: str, out: Path) -> None:
         """See to it that the job is the same to its checkpoints wherever it is coordinated.
 
@@ -54,8 +66,14 @@ class RegisterLocation(Protocol):
             ConfigError: this is the place of another job, or cannot be written.
         """
 
+    @abstractmethod
+    def _write_sign(self, sign: CoordinatorSign) -> None: ...
 
-class DirectoryLocation:
+    @abstractmethod
+    def _remove_sign(self) -> None: ...
+
+
+class DirectoryLocation(RegisterLocation):
     """A directory; ``is_shared``: by hosts that may all coordinate."""
 
     def __init__(self, directory: Path, *, is_shared: bool) -> None:
@@ -72,12 +90,10 @@ class DirectoryLocation:
         except FileNotFoundError:
             return None
 
-    def write_sign(self, sign: CoordinatorSign) -> None:
-        """Replace the file."""
+    def _write_sign(self, sign: CoordinatorSign) -> None:
         write_sign(self._sign, sign)
 
-    def remove_sign(self) -> None:
-        """Remove the file."""
+    def _remove_sign(self) -> None:
         self._sign.unlink(missing_ok=True)
 
     def settle(self, job: str, out: Path) -> None:
@@ -94,7 +110,7 @@ class DirectoryLocation:
             replace_file(out / run_files.HOLDER, f"{holder}\n".encode(), mode=PRIVATE)
 
 
-class ObjectLocation:
+class ObjectLocation(RegisterLocation):
     """A prefix of an object store; its register is itself a place (``RegisterPlace``)."""
 
     write_again_s = (0.1, 0.3, 1.0, 3.0) + 60 * (5.0,)
@@ -153,15 +169,13 @@ class ObjectLocation:
         data = self._read(run_files.COORDINATOR)
         return None if data is None else sign_of(data, self._storage.place(run_files.COORDINATOR))
 
-    def write_sign(self, sign: CoordinatorSign) -> None:
-        """Replace that object."""
+    def _write_sign(self, sign: CoordinatorSign) -> None:
         try:
             self._storage.write(run_files.COORDINATOR, bytes_of(sign))
         except StorageError as error:
             raise _os_error(error) from error
 
-    def remove_sign(self) -> None:
-        """Remove that object."""
+    def _remove_sign(self) -> None:
         with suppress(StorageError):
             self._storage.remove(run_files.COORDINATOR)
 
@@ -186,38 +200,11 @@ class ObjectLocation:
             raise _os_error(error) from error
 
 
-class AlsoInRun:
-    """Another location; its sign lies in the directory of the run, too: agents that were given that
-    file (``--join @FILE``) find it wherever the register is.
-    """
-
-    def __init__(self, location: RegisterLocation, out: Path) -> None:
-        self._location, self._sign = location, out / run_files.COORDINATOR
-        self.register = location.register
-
-    def read_sign(self) -> CoordinatorSign | None:
-        """Return what lies beside the register, which alone says who coordinates."""
-        return self._location.read_sign()
-
-    def write_sign(self, sign: CoordinatorSign) -> None:
-        """Write both."""
-        self._location.write_sign(sign)
-        write_sign(self._sign, sign)
-
-    def remove_sign(self) -> None:
-        """Remove both."""
-        self._location.remove_sign()
-        self._sign.unlink(missing_ok=True)
-
-    def settle(self, job: str, out: Path) -> None:
-        """Settle the other."""
-        self._location.settle(job, out)
-
-
 def open_told_location(named: str | None, out: Path) -> RegisterLocation:
     """Return the same, for a coordinator of which the directory of the run tells where it is."""
     location = open_location(named, out)
-    return location if named is None else AlsoInRun(location, out)
+    location.also = None if named is None else out / run_files.COORDINATOR
+    return location
 
 
 def open_location(named: str | None, out: Path) -> RegisterLocation:

@@ -34,7 +34,7 @@ from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
 from pliant.machine.garbage import collect_when_calm
 from pliant.machine.tls import client_context
 from pliant.observe.reading import only
-from pliant.run.coordinator_places import always_at, places_told
+from pliant.run.coordinator_places import always_at, places_of
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_location import open_told_location
@@ -80,7 +80,7 @@ def run_agent(
         ConfigError: the places or the token cannot be used.
         PermanentError: the coordinator refuses this agent, or was not found for too long.
     """
-    places, token = places_told(join), read_token(token_file)
+    places, token = places_of(join), read_token(token_file)
     if config.tls is not None:
         client_context(config.tls)  # what is refused is said in one sentence
     say(f"this host joins the job at {join}")

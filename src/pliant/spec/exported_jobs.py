@@ -22,7 +22,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -84,16 +84,15 @@ def unix_s(text: str) -> float | None:
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
-def workload_of(
-    found: Sequence[ExportedJob], left_out: Mapping[str, int], *, source: str
-) -> Export:
-    """Make a workload of the jobs of an export.
+def workload_of(exported: Sequence[ExportedJob | str], *, source: str) -> Export:
+    """Make a workload of the jobs of an export, and of the words for those that were left out.
 
     Raises:
         ConfigError: there is nothing to simulate.
     """
+    found = [one for one in exported if not isinstance(one, str)]
     exported_s = max((one.ended_s or one.began_s for one in found), default=0.0)
-    notes = Counter(left_out)
+    notes = Counter(one for one in exported if isinstance(one, str))
     kept = []
     for one in found:
         ended_s = exported_s if one.ended_s is None else one.ended_s
@@ -210,8 +209,7 @@ def parse_sacct(text: str, *, source: str) -> Export:
                 f"{source} line {first}: the column {name} is missing; export with"
                 f" `sacct --parsable2 -o {','.join(NEEDED)}`"
             )
-    found: list[ExportedJob] = []
-    left_out: Counter[str] = Counter()
+    found: list[ExportedJob | str] = []
     for at, line in rest:
         cells = line.split("|")
         if len(cells) == len(names) + 1 and not cells[-1]:
@@ -221,12 +219,8 @@ def parse_sacct(text: str, *, source: str) -> Export:
                 f"{source} line {at} has {len(cells)} fields; expected {len(names)}, as in line"
                 f" {first}"
             )
-        job = _slurm_job(dict(zip(names, cells, strict=True)), f"{source} line {at}", at)
-        if isinstance(job, str):
-            left_out[job] += 1
-        else:
-            found.append(job)
-    return workload_of(found, left_out, source=source)
+        found.append(_slurm_job(dict(zip(names, cells, strict=True)), f"{source} line {at}", at))
+    return workload_of(found, source=source)
 
 
 def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
@@ -311,15 +305,10 @@ def parse_kubernetes_jobs(text: str, *, source: str) -> Export:
     items = document.get("items", [document])
     if not isinstance(items, list):
         raise ConfigError(f"{source}: items is no list; expected {EXPORT}")
-    found: list[ExportedJob] = []
-    left_out: Counter[str] = Counter()
+    found: list[ExportedJob | str] = []
     for at, item in enumerate(items):
-        job = _job(item, f"{source}: items[{at}]")
-        if isinstance(job, str):
-            left_out[job] += 1
-        else:
-            found.append(job)
-    return workload_of(found, left_out, source=source)
+        found.append(_job(item, f"{source}: items[{at}]"))
+    return workload_of(found, source=source)
 
 
 def _job(item: object, where: str) -> ExportedJob | str:

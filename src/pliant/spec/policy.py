@@ -176,12 +176,12 @@ def merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def told(changes: Mapping[str, Any]) -> str:
+def changes_in_words(changes: Mapping[str, Any]) -> str:
     """Say what is set, as people type it: ``maxReplicas=6 backoff.factor=2``."""
     words = []
     for name, value in changes.items():
         if isinstance(value, Mapping):
-            words += [f"{name}.{told({inner: item})}" for inner, item in value.items()]
+            words += [f"{name}.{changes_in_words({inner: item})}" for inner, item in value.items()]
         else:
             words.append(f"{name}={'none' if value is None else json.dumps(value)}")
     return " ".join(words)
