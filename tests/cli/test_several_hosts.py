@@ -77,8 +77,8 @@ def test_what_is_no_number_of_hosts_is_refused(nodes: str) -> None:
 def test_replicas_of_a_host_are_reached_where_the_coordinator_is_found() -> None:
     here = joining(settings())
 
-    assert (here.address, here.reached_at) == ("127.0.0.1", "127.0.0.1")
-    assert joining(settings(interface="lo")).reached_at in ("127.0.0.1", "::1")
+    assert (here.address, here.agent.address) == ("127.0.0.1", "127.0.0.1")
+    assert joining(settings(interface="lo")).agent.address in ("127.0.0.1", "::1")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_who_finds_the_address_taken_joins(
 
     assert code == 7
     assert [one.port for one in joined] == [taken]
-    agent = joined[0].agent(WHAT, {})
+    agent = joined[0].agent_of(WHAT, {})
     assert (agent.asked, agent.asked_workers, agent.asked_hosts) == (tuple(WHAT.words), 1, 1)
     assert list(tmp_path.iterdir()) == []
 
@@ -189,7 +189,7 @@ def test_the_agent_of_a_host_that_joins_has_the_grace_that_was_given(
     """As that of ``pliant agent``, with the same time unless it is told another."""
     here = joining(settings(grace=given))
 
-    assert here.agent(WHAT, {}).grace_s == grace_s
+    assert here.agent_of(WHAT, {}).grace_s == grace_s
     assert seconds("--grace", signature(run_commands.agent).parameters["grace"].default) == GRACE_S
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pliant.agent.agent_config import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
-from pliant.cli.settings import BOUNDS, Settings
+from pliant.cli.settings import BOUNDS, Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
@@ -30,6 +31,8 @@ from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import core_policy
 from pliant.wire.bounds import LABEL, MOST_DEVICES, MOST_LABELS
 from pliant.wire.messages import WORK_OPTIONS
+
+W = TypeVar("W", bound=StrEnum)
 
 
 def workers_of(settings: Settings) -> int:
@@ -70,10 +73,7 @@ def from_checkpoint_of(settings: Settings) -> FromCheckpoint:
         ConfigError: there is no such way, or it contradicts that the run goes on.
     """
     said, resume = settings["from_checkpoint"], settings["resume"]
-    try:
-        chosen = FromCheckpoint(said.value)
-    except ValueError:
-        raise ConfigError(f"{said.given} must be one of {', '.join(FromCheckpoint)}") from None
+    chosen = _one_of(FromCheckpoint, said)
     is_asked = resume.value and resume.source != "default"  # else a coordinator follows another
     if chosen is FromCheckpoint.NEVER and is_asked:
         raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
@@ -113,23 +113,17 @@ def verify_every_of(settings: Settings) -> int:
     return steps
 
 
-def balance_of(settings: Settings) -> Balance:
-    """Return by what the slots of a step are divided.
-
-    Raises:
-        ConfigError: there is no such way.
-    """
-    given = settings["balance"]
+def _one_of(words: type[W], said: Resolved) -> W:
     try:
-        return Balance(given.value)
+        return words(said.value)
     except ValueError:
-        raise ConfigError(f"{given.given} must be one of {', '.join(Balance)}") from None
+        raise ConfigError(f"{said.given} must be one of {', '.join(words)}") from None
 
 
 CHECKED: Mapping[str, Callable[[Settings], object]] = {
     "from_checkpoint": from_checkpoint_of,
     "workers_per_replica": workers_of,
-    "balance": balance_of,
+    "balance": lambda settings: _one_of(Balance, settings["balance"]),
     "hosts_per_replica": hosts_of,
     "verify_every": verify_every_of,
 }

@@ -31,8 +31,7 @@ from pliant.core.commands import EndJob
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Labels, NodeId
+from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.machine.interfaces import (
     address_named,
@@ -86,37 +85,13 @@ class Joining:
     """Of this host's place; 0: it has none."""
 
     token_file: Path
-    tls: TlsFiles | None
-    node: NodeId
-    devices: int
-    reached_at: str
-    """Where the other hosts reach the replicas of this one."""
+    agent: AgentConfig
+    """Of this host, for whatever it is to run: ``agent_of`` says that."""
 
-    labels: Labels
-
-    workers: int
-    hosts: int
-    """Of a replica, as this host was given them."""
-
-    grace_s: float
-    """How long its replicas may take to leave once it is told to end."""
-
-    def agent(self, what: WhatToRun, environ: Mapping[str, str]) -> AgentConfig:
+    def agent_of(self, what: WhatToRun, environ: Mapping[str, str]) -> AgentConfig:
         """Return what this host's agent is made of."""
-        return AgentConfig(
-            node=self.node,
-            devices=self.devices,
-            environment=dict(environ),
-            address=self.reached_at,
-            here=(what.directory or Path.cwd()).absolute(),
-            asked=tuple(what.words),
-            asked_workers=self.workers,
-            asked_hosts=self.hosts,
-            give_up_s=GIVE_UP_S,
-            grace_s=self.grace_s,
-            labels=self.labels,
-            tls=self.tls,
-        )
+        here = (what.directory or Path.cwd()).absolute()
+        return replace(self.agent, environment=dict(environ), here=here, asked=tuple(what.words))
 
 
 def run_on_several(
@@ -131,8 +106,8 @@ def run_on_several(
     from pliant.http.server import PortInUseError, open_socket
 
     here, fixed = joining(settings), dict(settings)
-    hosts = here.hosts
-    each = replicas_on(here.devices, here.workers, hosts)
+    hosts = here.agent.asked_hosts
+    each = replicas_on(here.agent.devices, here.agent.asked_workers, hosts)
     fixed |= bounds_of(settings, each, hosts)
     if here.turn is None:
         return take_part(here, what, environ)
@@ -154,7 +129,7 @@ def run_on_several(
         planned = start.planned(
             what.words, fixed, environ, is_apart=True, address=here.address, host=here.host
         )
-        planned = replace(planned, sock=sock, agent=here.agent(what, environ))
+        planned = replace(planned, sock=sock, agent=here.agent_of(what, environ))
         planned = start.working_in(planned, what.directory)
         return start.attached(planned, as_json=as_json)
 
@@ -181,7 +156,7 @@ def _run_candidate(
     planned = start.working_in(planned, what.directory)
     candidate = Candidate(
         config=start.with_weights(planned),
-        agent=here.agent(what, environ),
+        agent=here.agent_of(what, environ),
         join=here.place,
         turn=here.turn or 0,
         token_file=here.token_file,
@@ -315,14 +290,18 @@ def joining(settings: Settings) -> Joining:
         address=address,
         port=port,
         token_file=token_file.absolute(),
-        tls=tls_of(settings),
-        node=node_named(settings["node"].value),
-        devices=devices,
-        reached_at=reached_at(address, settings["interface"].value),
-        labels=labels_of((label := settings["label"]).value, label.source),
-        workers=workers_of(settings),
-        hosts=hosts_of(settings),
-        grace_s=grace_of(settings),
+        agent=AgentConfig(
+            tls=tls_of(settings),
+            node=node_named(settings["node"].value),
+            devices=devices,
+            environment={},
+            address=reached_at(address, settings["interface"].value),
+            labels=labels_of((label := settings["label"]).value, label.source),
+            asked_workers=workers_of(settings),
+            asked_hosts=hosts_of(settings),
+            give_up_s=GIVE_UP_S,
+            grace_s=grace_of(settings),
+        ),
     )
 
 
@@ -408,7 +387,9 @@ def take_part(joining: Joining, what: WhatToRun, environ: Mapping[str, str]) -> 
     """Run this host's replicas for the coordinator, until the job ends; return its exit code."""
     if not _is_there_in_time(joining.token_file):
         raise missing_token(joining.token_file, joining.place)
-    return run_agent(joining.place, joining.token_file, joining.agent(what, environ), is_job=True)
+    return run_agent(
+        joining.place, joining.token_file, joining.agent_of(what, environ), is_job=True
+    )
 
 
 def _is_there_in_time(path: Path) -> bool:
