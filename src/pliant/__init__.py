@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.core.errors import ConfigError, PliantError, UsageError
-    from pliant.engine.data.randomness import seed
+    from pliant.engine.randomness import seed
     from pliant.engine.replica.device_mesh import mesh
     from pliant.engine.session import Session
     from pliant.engine.worker.once import once
@@ -24,7 +24,7 @@ _PUBLIC_NAMES = {
     "mesh": "pliant.engine.replica.device_mesh",
     "once": "pliant.engine.worker.once",
     "run_dir": "pliant.engine.worker.run_places",
-    "seed": "pliant.engine.data.randomness",
+    "seed": "pliant.engine.randomness",
 }
 
 __all__ = [

@@ -23,8 +23,7 @@ from torch.utils.data import Sampler
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine import collaborators
-from pliant.engine.data import randomness
+from pliant.engine import assembly, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.slots import Extras
 from pliant.engine.reduce.buckets import Layout
@@ -626,7 +625,7 @@ def test_the_memory_of_gradient_sums_is_told_where_it_matters(
     with pliant.Session(**small()):
         pass
     assert "gradient cop" not in capsys.readouterr().err
-    monkeypatch.setattr(collaborators, "NOTEWORTHY", 0.0)
+    monkeypatch.setattr(assembly, "NOTEWORTHY", 0.0)
     with pliant.Session(**small()):
         pass
     assert "gradient copies of 0.0 MB while" in capsys.readouterr().err

@@ -31,10 +31,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import pliant
 from pliant.core.tls_files import TlsFiles
+from pliant.engine.guard.comparison import part_with_the_wrong
 from pliant.engine.protocol.meeting import check_alike
-from pliant.engine.session_settings import check_saving
+from pliant.engine.settings import check_saving
 from pliant.engine.state import naming
-from pliant.engine.state.verification import part_with_the_wrong
 from pliant.engine.worker import bootstrap
 from pliant.machine.tls import ServedTls, TlsContexts
 
@@ -616,7 +616,7 @@ PLAIN = "keep plain values, containers, tensors or numpy arrays in it"
 SESSIONS = "tests/processes/test_elastic_session.py"
 KEEPING = "tests/engine/test_checkpointing.py"
 DURABLE = "tests/engine/state/test_durable.py"
-FILES = "tests/engine/record/test_files.py"
+FILES = "tests/engine/guard/test_files.py"
 STATE = "tests/engine/state/test_training_state.py"
 
 MADE = [
@@ -841,7 +841,7 @@ MADE = [
         "threads=1",
         when="`threads=` is above 1 where OpenMP may give fewer: sums hold what nobody wrote",
         instead="what the sentence says",
-        proof="tests/engine/test_numerics.py::"
+        proof="tests/engine/guard/test_numerics.py::"
         "test_results_that_differ_from_one_time_to_the_next_are_refused",
     ),
     Refusal(
@@ -1800,7 +1800,7 @@ TOGETHER = [
         "script that runs alone: PLIANT_FROM_CHECKPOINT=anyway)",
         when="a run goes on from a checkpoint, and one of four samples is another one than then",
         instead="the data as they were, or the option",
-        proof="tests/engine/record/test_inputs.py::"
+        proof="tests/engine/guard/test_files.py::"
         "test_other_data_behind_the_same_path_are_refused_and_an_edited_module_is_told",
     ),
     Refusal(

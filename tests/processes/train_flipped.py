@@ -18,8 +18,8 @@ from tests.engine import models
 from torch import nn
 
 import pliant
+from pliant.engine.guard import comparison
 from pliant.engine.local_tensors import local_of
-from pliant.engine.state import comparison
 
 WHEN = 5
 

@@ -18,7 +18,7 @@ from tests.engine import models
 from torch import nn
 
 import pliant
-from pliant.engine.state import comparison
+from pliant.engine.guard import comparison
 
 WHO, WHEN = "r1", 5
 

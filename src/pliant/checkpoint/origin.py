@@ -20,8 +20,8 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.checkpoint.dcp.manifest import Manifest, digest_of
+from pliant.engine.script_files import text_of
 from pliant.engine.state.durable import Facts
-from pliant.engine.worker.script_files import text_of
 
 MOST_CHANGES = 3
 """That are named."""

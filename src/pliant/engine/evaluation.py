@@ -26,8 +26,7 @@ import torch
 from torch.utils.data import default_collate
 
 from pliant.core.errors import UsageError
-from pliant.engine import probe
-from pliant.engine.data import randomness
+from pliant.engine import probe, randomness
 from pliant.engine.data.loading import Samples
 from pliant.engine.state import naming
 from pliant.engine.state.buffers import BufferRules

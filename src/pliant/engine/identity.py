@@ -15,10 +15,10 @@ import torch
 
 from pliant.core.values import DATASET_SAMPLES, KERNELS, NUMERICS, SAMPLE, SCRIPT_MODULE
 from pliant.engine.data.loading import Schedule
-from pliant.engine.numerics import word_of_numerics
+from pliant.engine.guard.numerics import word_of_numerics
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.session_settings import SessionSettings
-from pliant.engine.worker.script_files import own_modules
+from pliant.engine.script_files import own_modules
+from pliant.engine.settings import SessionSettings
 
 TREE = "mirrored-midpoint-1"
 """Name of the addition tree; changes when ``core.step.batching`` gives other sums."""

@@ -17,16 +17,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine import session_settings
-from pliant.engine.collaborators import Collaborators
-from pliant.engine.data import loading, randomness
+from pliant.engine import randomness, settings
+from pliant.engine.assembly import Assembly
+from pliant.engine.data import loading
 from pliant.engine.data.from_loader import data_arguments, evaluation_arguments
 from pliant.engine.data.loading import Samples
-from pliant.engine.data.sample_words import Words, words_of_samples
 from pliant.engine.evaluation import Evaluation
-from pliant.engine.record import files
+from pliant.engine.guard import files
+from pliant.engine.guard.samples import SampleWords, words_of_samples
 from pliant.engine.recording import Recorder
-from pliant.engine.session_settings import SessionSettings, UserObjects
+from pliant.engine.settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.training_state import Stateful
 from pliant.engine.step_log import BEFORE, Moment, StepLog
@@ -120,7 +120,7 @@ class Session:
             )
         meet_session(self._context)
         recorder = self._recorder = Recorder.asked(self._context)
-        session_settings.check_checkpoint(checkpoint)
+        settings.check_checkpoint(checkpoint)
         data = data_arguments(
             dataset,
             collate_fn=collate_fn,
@@ -132,7 +132,7 @@ class Session:
         )
         self._settings = SessionSettings(
             global_batch_size=global_batch_size,
-            micro_batch_size=session_settings.check_micro_batch_size(data.micro_batch_size),
+            micro_batch_size=settings.check_micro_batch_size(data.micro_batch_size),
             seed=randomness.chosen_seed() if seed is None else seed,
             reduction=reduction,
             max_grad_norm=max_grad_norm,
@@ -151,9 +151,9 @@ class Session:
             extra_state=extra_state,
         )
         if self._context is None:
-            session_settings.check_launcher(*launched_together())
+            settings.check_launcher(*launched_together())
         with files.paused():
-            self._parts = Collaborators(
+            self._parts = Assembly(
                 self._objects,
                 self._settings,
                 self._context,
@@ -166,7 +166,7 @@ class Session:
         self._state = self._parts.state
         self._collate_fn = data.collate_fn
         self._warmup = warmup
-        self._looked_at: tuple[Samples, Words] | None = None
+        self._looked_at: tuple[Samples, SampleWords] | None = None
         """The dataset that was evaluated last, and some of its samples in words."""
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
         self._steps: Steps | None = None
@@ -225,8 +225,8 @@ class Session:
         """
         self._check_open()
         self._training.check_stopped()
-        total = session_settings.total_steps(total, epochs, self.steps_per_epoch)
-        self._planned = session_settings.further(total, self._planned, self.steps_per_epoch)
+        total = settings.total_steps(total, epochs, self.steps_per_epoch)
+        self._planned = settings.further(total, self._planned, self.steps_per_epoch)
         if self._recorder is not None:
             total = self._recorder.last(total)
         self._leave_steps()
@@ -335,7 +335,7 @@ class Session:
         Raises:
             UsageError: ``steps()`` was not called yet.
         """
-        session_settings.check_leader(has_begun=self._planned > 0)
+        settings.check_leader(has_begun=self._planned > 0)
         return self._training.ask_leader()
 
     @property
@@ -365,7 +365,7 @@ class Session:
         """
         self._check_open()
         path = path_of_job(Path(path))
-        session_settings.check_saving(
+        settings.check_saving(
             is_elastic=self._context is not None, has_begun=self._steps is not None
         )
         if self._parts.is_to_write(leads=self._training.leads):
@@ -437,7 +437,7 @@ class Session:
             for target in undone:
                 self._parts.weights.write(target)
 
-    def _words_of(self, dataset: Samples) -> Words:
+    def _words_of(self, dataset: Samples) -> SampleWords:
         """Return some samples of a dataset in words; looked at once while it is evaluated."""
         if self._looked_at is None or self._looked_at[0] is not dataset:
             self._looked_at = dataset, words_of_samples(dataset, self._settings.seed)

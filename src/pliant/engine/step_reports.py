@@ -1,7 +1,7 @@
 """Step reports: what a replica says of the steps that it commits.
 
-Owns what is said of each, and what is said once: a nan or inf, what had no backward, a dataset that
-cannot be looked into.  Must not know how a step comes about.
+Owns what is said of each, and what is said once: a nan or inf, what had no backward.  Must not
+know how a step comes about.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Slots
 from pliant.engine.gradient import Gradient
 from pliant.engine.protocol.membership_port import StepDecision
-from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.update import Update
 from pliant.engine.worker.reporter import Reporter
 from pliant.wire.messages import Committed
@@ -27,7 +26,6 @@ class StepReports:
 
     reporter: Reporter
     schedule: Schedule
-    attributes: ScriptAttributes
     slots: Slots
     update: Update
     on_nonfinite: str
@@ -35,7 +33,6 @@ class StepReports:
     def __post_init__(self) -> None:
         self._has_said_idle = self._has_said_passed_over = False
         self._was_nonfinite = False
-        self._has_said_unseen = False
         self.begin()
 
     def begin(self) -> None:
@@ -84,13 +81,6 @@ class StepReports:
             )
         )
         self._committed_at_s = now_s
-
-    def look_at_dataset(self, step: int) -> None:
-        """Now and then, until there is something to say: what loader processes do not see."""
-        is_time = step & (step - 1) == 0 or step % self.schedule.steps_per_epoch == 0
-        if is_time and not self._has_said_unseen and (said := self.attributes.dataset.unseen()):
-            self._has_said_unseen = True
-            self.reporter.noted(said, lasting=True)
 
     def _note_nonfinite(self, step: int, gradient: Gradient, *, is_leader: bool) -> None:
         """Say it once for steps in a row: who computed such a loss, else the leader."""

@@ -126,7 +126,8 @@ class Steps:
         self._step: Step | None = None
         self._is_over = not training.arrive(total)
         self._num_to_come = 0 if self._is_over else max(0, total - training.committed)
-        training.script_is_outside(self._is_over)
+        if self._is_over:
+            training.guards.on_head(None)
 
     def __iter__(self) -> Iterator[Step]:
         return self

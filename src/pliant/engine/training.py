@@ -24,16 +24,17 @@ import torch
 from pliant.core.errors import UsageError
 from pliant.core.exits import EXIT_OK
 from pliant.core.values import Generation
-from pliant.engine import probe
-from pliant.engine.data import randomness
+from pliant.engine import probe, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
-from pliant.engine.data.loss_graph import LossGraph
-from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.gradient import Gradient
 from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.guard.base import Guards
+from pliant.engine.guard.comparison import StateComparison, compare_whole
+from pliant.engine.guard.differences import Differences
+from pliant.engine.guard.files import Inputs
 from pliant.engine.protocol.formed import Shape, nodes
 from pliant.engine.protocol.membership_port import (
     Condition,
@@ -42,17 +43,10 @@ from pliant.engine.protocol.membership_port import (
     VoteRequests,
     WorkerMembership,
 )
-from pliant.engine.record.files import FileRecord
-from pliant.engine.record.inputs import Inputs
 from pliant.engine.recording import Recorder
-from pliant.engine.replica.fsdp_settings import FsdpSettings
-from pliant.engine.script_calls import ScriptCalls
-from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.saving import Saver
-from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
-from pliant.engine.state.verification import compare_whole
 from pliant.engine.step_log import StepLogs
 from pliant.engine.step_reports import StepReports
 from pliant.engine.update import Update
@@ -81,11 +75,8 @@ class Training:
 
     shape: Shape
     schedule: Schedule
-    watch: LoaderWatch
-    script_calls: ScriptCalls
-    attributes: ScriptAttributes
-    loss_graph: LossGraph
-    fsdp_settings: FsdpSettings
+    guards: Guards
+    differences: Differences
     slots: Slots
     update: Update
     state: State
@@ -99,9 +90,6 @@ class Training:
     verify_every: int
     """Steps between two looks at the whole state of all replicas; 0: never."""
 
-    files: FileRecord | None
-    """Of a worker; what the script reads and writes."""
-
     def __post_init__(self) -> None:
         self._membership: WorkerMembership | None = None
         self._attempted: int | None = None
@@ -110,7 +98,6 @@ class Training:
         self._reports = StepReports(
             reporter=self.reporter,
             schedule=self.schedule,
-            attributes=self.attributes,
             slots=self.slots,
             update=self.update,
             on_nonfinite=self.on_nonfinite,
@@ -155,8 +142,8 @@ class Training:
         """Return it to the script, and take note of where that was."""
         in_tail, behind = self._asked
         is_tail = self.done is not None
-        if is_tail and self.leads and self.files is not None and in_tail != self.committed:
-            self.files.mark_tail(str(self.committed - 1))
+        if is_tail and self.leads and in_tail != self.committed:
+            self.guards.on_lead(self.committed - 1)
         self._asked = (self.committed, behind) if is_tail else (in_tail, self.committed)
         return self.leads
 
@@ -189,10 +176,10 @@ class Training:
                 stands behind the loop is for a run that is done.
         """
         self.check_stopped()
-        self.script_calls.is_watching = False
+        self.guards.on_boundary()
         self.land_logs()
-        if self.is_alone_in_tail and self.files is not None:
-            self.files.mark_tail("")
+        if self.is_alone_in_tail:
+            self.guards.on_lead(None)
         done, self.done = self.done, None
         self.state.check_parameters()
         self.update.check_schedulers()
@@ -218,18 +205,10 @@ class Training:
             if done is not None and done.decision.is_saved and done.decision.generation == current:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(self.membership.place, is_needed=False)
-            self._reports.look_at_dataset(index)
-            self.watch.enter(index, is_head=True)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_place("head", self.schedule.seed, self.committed)
-        self.script_calls.is_watching = index is not None
-        self.script_is_outside(index is None)
+        self.guards.on_head(index)
         return index
-
-    def script_is_outside(self, is_outside: bool) -> None:
-        """Note what the script reads, from here on, or note it no more: it is in steps."""
-        if self.files is not None:
-            self.files.is_outside = is_outside
 
     def check_stopped(self) -> None:
         """Let the script end once the job is stopped, as often as it asks for more."""
@@ -243,7 +222,7 @@ class Training:
         self._has_left_loop = True
         self.land_logs()
         self._end_call()
-        self.script_is_outside(True)
+        self.guards.on_head(None)
 
     def land_logs(self) -> None:
         """Have the leader append what was written to step logs since the last time."""
@@ -253,8 +232,7 @@ class Training:
 
     def next_batch(self, step: int) -> tuple[Any] | None:
         """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
-        with self.script_calls.paused():
-            self.loss_graph.enter(step)
+        with self.guards.paused():
             batch = self._next_batch(step)
             if batch is not None and self.recorder is not None:
                 self.recorder.enter(step, self.slots.open_slot, batch[0])
@@ -262,16 +240,14 @@ class Training:
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run the backward of the open micro-batch."""
-        if isinstance(loss, torch.Tensor):
-            self.loss_graph.check(loss)
-        self.fsdp_settings.check()
+        self.guards.on_loss(loss)
         self.slots.backward(loss, weight)
         if self.recorder is not None:
             self.recorder.computed(self.committed, self.slots.open_slot, loss)
 
     def feed(self, values: Mapping[str, float]) -> None:
         """Step the schedulers of these names."""
-        with self.script_calls.paused():
+        with self.guards.paused():
             self.update.feed(values)
         self.comparison.feed(values)
 
@@ -281,9 +257,10 @@ class Training:
                 if self._attempted != step:
                     self._begin(step)
                 self.membership.formed()  # serves a Reform that came meanwhile
-                self.attributes.look_between()
+                self.guards.on_batch(step)
                 batch = self.slots.next()
                 if batch is not None:
+                    self.guards.on_given(step)
                     return batch
                 self._complete(step)
             except GroupBroken as broken:
@@ -318,8 +295,7 @@ class Training:
             digest=digest,
             draws=self.schedule.draws_digest(result.step),
         )
-        if self.files is not None:
-            self.files.hold()
+        self.guards.on_commit()
         self.done = Done(loss=gradient.extras.loss, decision=decision)
         if self.recorder is not None:
             self.recorder.commit(result.step, digest)
@@ -339,11 +315,11 @@ class Training:
 
     def dataset_attributes(self) -> bytes:
         """Return what joiners compare their dataset with."""
-        return self.attributes.pack_for_joiners()
+        return self.differences.pack_for_joiners()
 
     def compare_dataset(self, others: Sequence[bytes]) -> None:
         """Say in what the dataset here differs from those of the replicas that gave the state."""
-        self.attributes.compare(others)
+        self.differences.compare(others)
 
     def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
@@ -364,7 +340,7 @@ class Training:
         inputs = dataset.split(b"\n")[4:]  # old ones have none
         if self.inputs is not None and any(inputs):
             self.inputs.compare(inputs[0])
-        self.attributes.compare([dataset] if dataset else [], where="in the checkpoint")
+        self.differences.compare([dataset] if dataset else [], where="in the checkpoint")
         self.comparison.receive()
         self.update.follow_schedulers()
         self._reports.begin()
@@ -396,7 +372,6 @@ class Training:
     # --- helpers ------------------------------------------------------------------------
 
     def _begin(self, step: int) -> None:
-        self.script_calls.refuse_idle()
         torch.clear_autocast_cache()  # the script may have changed weights that it had used before
         formed = self.membership.formed()
         self.slots.begin(
@@ -410,7 +385,7 @@ class Training:
             )
         )
         self.comparison.begin(step)
-        self.attributes.begin(step)
+        self.guards.on_step(step)
         self._attempted = step
 
     def _complete(self, step: int) -> None:
@@ -428,7 +403,7 @@ class Training:
                 "that step, as on_nonfinite='stop' says"
             )
         self._result = Result(step=step, gradient=gradient)
-        self.attributes.end()
+        self.guards.on_computed()
         self.state.check_parameters()
         condition = Condition(
             digests=self.comparison.digests(),

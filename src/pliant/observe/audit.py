@@ -20,7 +20,7 @@ commit line has a hash of what it draws for the step (``"draws"``), and the firs
 identity.  What was computed must have the hash that every replica named.
 
 What a script did with the samples that it got is not in the ledger; what can be seen of a loop
-that trains on other data is refused (``engine.data.other_loaders``).
+that trains on other data is refused (``engine.guard.script_calls``).
 
 The ledgers are read as a stream (``observe.ledgers``).  Of a long run the oldest lines are gone:
 they were audited before, and what came of that is kept (``observe.condensing``).  Of the event log,

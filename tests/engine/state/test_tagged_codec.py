@@ -16,10 +16,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pliant.engine.state.codec_memory import Memory
 from pliant.engine.state.tagged_codec import (
     CodecError,
     DocumentError,
+    Memory,
     TensorRef,
     decode,
     encode,

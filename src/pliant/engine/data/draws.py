@@ -25,7 +25,7 @@ from torch.utils.data import DistributedSampler
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import order, seeds
-from pliant.engine.data import randomness
+from pliant.engine import randomness
 
 MAX_DRAWS_PER_SAMPLE = 100
 """In an epoch, of a sampler without a length: what gives more has no end."""

@@ -28,7 +28,7 @@ from torch.utils.data import (
 )
 
 from pliant.core.errors import ConfigError
-from pliant.engine.data.other_loaders import has_own_iterator
+from pliant.engine.guard.script_calls import has_own_iterator
 
 Collate = Callable[[list[Any]], Any]
 

@@ -30,11 +30,11 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import order
-from pliant.engine.data import randomness
+from pliant.engine import randomness
 from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import PREFETCHED, Collate
 from pliant.engine.data.packing import pack, unpack
-from pliant.engine.data.sample_words import SampleReport, Words, words_of_samples
+from pliant.engine.guard.samples import SampleReport, SampleWords, words_of_samples
 from pliant.machine.processes import die_with_parent
 from pliant.machine.shortage import shortage
 
@@ -184,7 +184,7 @@ class SlotLoader:
         self._iterator = iter(self._loader)
         self._report.begun()
 
-    def samples(self) -> Words:
+    def samples(self) -> SampleWords:
         """Return a few samples in words, once they are fetched; once, after ``open``."""
         if self._report is None:
             return words_of_samples(self._dataset, self._schedule.seed)

@@ -23,11 +23,9 @@ import torch
 from pliant.core.errors import UsageError
 from pliant.core.step.balance import UNKNOWN_US
 from pliant.core.step.batching import Node
-from pliant.engine import probe
-from pliant.engine.data import randomness
+from pliant.engine import probe, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
-from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.positions import Position, positions
 from pliant.engine.reduce.sums import ValueSums
@@ -124,7 +122,6 @@ class Slots:
         buffers: BufferRules,
         schedule: Schedule,
         loader: SlotLoader,
-        watch: LoaderWatch,
         ledger: Ledger,
         scaler: torch.amp.GradScaler | None,
         stages: Stages,
@@ -137,7 +134,6 @@ class Slots:
         self._buffers = buffers
         self._schedule = schedule
         self._loader = loader
-        self._watch = watch
         self._ledger = ledger
         self._scaler = scaler
         self._stages = stages
@@ -176,7 +172,6 @@ class Slots:
         When the last slot is closed, every bucket has been launched.
         """
         attempt = self._current()
-        self._watch.leave()
         self._close()
         while self._left:
             position = self._left.pop(0)
@@ -303,7 +298,6 @@ class Slots:
         self._buffers.rewind()
         self._open = _OpenSlot(position, request)
         self._entered += 1
-        self._watch.enter(request.step)
         randomness.seed_place("slot", self._schedule.seed, request.step, request.slot)
         return batch
 

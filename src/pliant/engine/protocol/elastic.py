@@ -27,6 +27,7 @@ from pliant.engine import probe
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
+from pliant.engine.guard import files
 from pliant.engine.identity import describe_layout
 from pliant.engine.protocol.formed import Formed, Shape
 from pliant.engine.protocol.keeping import Keeping
@@ -42,7 +43,6 @@ from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.protocol.slot_division import SlotDivision
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
-from pliant.engine.record import files
 from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import Noted

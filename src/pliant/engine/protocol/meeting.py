@@ -21,11 +21,10 @@ from pliant.core.membership.resolve import Header, Resolution, resolve
 from pliant.core.values import Order
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
+from pliant.engine.guard.comparison import ASPECTS, UNKNOWN, part_with_the_wrong
 from pliant.engine.protocol.membership_port import Condition, Ending, VoteRequests
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.state import naming
-from pliant.engine.state.comparison import ASPECTS, UNKNOWN
-from pliant.engine.state.verification import part_with_the_wrong
 
 _HEADER_INTS = 7
 

@@ -78,7 +78,7 @@ class VoteRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What all members must have alike before a step is committed; see ``state.comparison``."""
+    """What all members must have alike before a step is committed; see ``guard.comparison``."""
 
     digests: tuple[int, ...]
     """63 bits of each aspect; 0: this member does not know."""

@@ -30,7 +30,7 @@ class FsdpSettings:
             for name, module, group in _named_groups(model)
         ]
 
-    def check(self) -> None:
+    def on_loss(self, loss: object) -> None:
         """Make sure that no gradient is kept back or changed.
 
         Raises:

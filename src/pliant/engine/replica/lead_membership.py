@@ -23,6 +23,7 @@ from pliant.core.membership.member_value import Member
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.guard.comparison import ASPECTS, UNKNOWN
 from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.protocol.formed import Formed
 from pliant.engine.protocol.membership_port import (
@@ -33,7 +34,6 @@ from pliant.engine.protocol.membership_port import (
 )
 from pliant.engine.replica.follower_crew import FollowerCrew
 from pliant.engine.replica.inner_messages import CallBroke, CallReturned, LeaveNow, MemberStanding
-from pliant.engine.state.comparison import ASPECTS, UNKNOWN
 
 
 class LeadMembership:

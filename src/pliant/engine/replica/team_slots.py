@@ -85,7 +85,6 @@ class TeamSlots(Slots):
     def next(self) -> tuple[Any] | None:
         """End the pass and begin the next; return this worker's batch, None at the end."""
         attempt = self._current()
-        self._watch.leave()
         self._end_pass()
         while self._passes:
             self._pass = self._passes.pop(0)

@@ -35,7 +35,7 @@ from pliant.engine.replica.fsdp import SlotGradients, refuse_others
 from pliant.engine.replica.fsdp_settings import refuse_told
 from pliant.engine.replica.leaf_exchange import LeafExchange
 from pliant.engine.replica.stages import Stages
-from pliant.engine.session_settings import SessionSettings, UserObjects
+from pliant.engine.settings import SessionSettings, UserObjects
 from pliant.engine.worker.bootstrap import WorkerContext
 
 LOST_S = 2.0

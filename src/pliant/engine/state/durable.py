@@ -31,9 +31,8 @@ from pliant.core.values import (
     Lineage,
 )
 from pliant.engine.local_tensors import TensorPart, is_sharded, part_of
-from pliant.engine.state.codec_memory import LARGE, Memory
 from pliant.engine.state.stream import TensorSpec
-from pliant.engine.state.tagged_codec import WORDS, encode
+from pliant.engine.state.tagged_codec import LARGE, WORDS, Memory, encode
 from pliant.engine.state.training_state import State
 
 VERSION = 1
@@ -246,7 +245,7 @@ class Describer:
     ) -> tuple[bytes, dict[str, torch.Tensor]]:
         """Return the document and the tensors by name, in a fixed order; copies no tensor.
 
-        ``dataset``: in words, see ``engine.data.dataset_attributes``.
+        ``dataset``: in words, see ``engine.guard.differences``.
         """
         captured = self._state.capture_to_keep()
         document, tensors = encode(captured, memory=self._memory)

@@ -11,7 +11,6 @@ gradients or who else has a copy.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.fingerprint import memory_of, walk
 from pliant.engine.local_tensors import is_sharded, local_of, sharded_like
 from pliant.engine.state import naming
 from pliant.engine.state.tagged_codec import CodecError, encode
@@ -172,7 +172,8 @@ class OptimizerState:
         for name, value in self._further().items():
             for path, part in _walk(value, name):
                 if torch.is_tensor(part):
-                    is_lost = _memory(part) in in_state if name in own else not self._is_model(part)
+                    is_own = name in own
+                    is_lost = memory_of(part) in in_state if is_own else not self._is_model(part)
                     if part.numel() and is_lost:
                         self._refuse(f"a tensor in {path}")
                 elif name not in own:
@@ -202,14 +203,14 @@ class OptimizerState:
             in_state = self._memory_of_state() if is_own else frozenset()
             for path, part in islice(_walk(value, name), MAX_LOOKED_AT):
                 if torch.is_tensor(part):
-                    is_lost = _memory(part) in in_state if is_own else not self._is_model(part)
+                    is_lost = memory_of(part) in in_state if is_own else not self._is_model(part)
                     if part.numel() and is_lost:
                         self._refuse(f"a tensor in {path}")
                 elif not is_own and before.setdefault(path, text := repr(part)) != text:
                     self._refuse(f"a value that changes from step to step in {path}")
 
     def _memory_of_state(self) -> frozenset[int]:
-        return frozenset(_memory(tensor) for *_, tensor in self.tensors())
+        return frozenset(memory_of(tensor) for *_, tensor in self.tensors())
 
     def _refuse(self, what: str) -> None:
         raise UsageError(
@@ -241,8 +242,8 @@ class OptimizerState:
 
     def _is_model(self, tensor: torch.Tensor) -> bool:
         """Whether it is a parameter, or memory of one: the script makes it anew on a joiner."""
-        return id(tensor) in self._names or _memory(tensor) in {
-            _memory(parameter) for parameter in held(self.optimizer)
+        return id(tensor) in self._names or memory_of(tensor) in {
+            memory_of(parameter) for parameter in held(self.optimizer)
         }
 
 
@@ -259,39 +260,24 @@ def _usual() -> frozenset[str]:
 
 def _flat(value: Any) -> Iterator[Any]:
     """Iterate over a value's parts, through containers only."""
-    if torch.is_tensor(value) or isinstance(value, _SIMPLE):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _flat(key)
-            yield from _flat(part)
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        for part in value:
-            yield from _flat(part)
-    else:
-        yield value
+    return (
+        part for _, part in walk(value, opaque=(torch.Tensor, *_OPAQUE), objects=False, keys=True)
+    )
 
 
 def _types(value: Any) -> frozenset[type]:
     """Return the types of a value and of its first parts, through containers only."""
-    return frozenset(map(type, (value, *islice(_flat(value), MAX_LOOKED_AT))))
+    return frozenset(map(type, islice(_flat(value), MAX_LOOKED_AT)))
 
 
-def _walk(value: Any, path: str, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Iterate over the tensors and plain values in a value, through objects as well."""
-    seen = set() if seen is None else seen
-    if torch.is_tensor(value) or isinstance(value, bool | int | float | str | None):
-        yield path, value
-    elif id(value) not in seen and not isinstance(value, _OPAQUE):
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-        elif isinstance(value, list | tuple | set | frozenset | deque):
-            parts = [(f"{path}[{number}]", part) for number, part in enumerate(value)]
-        else:
-            parts = [(f"{path}.{name}", p) for name, p in getattr(value, "__dict__", {}).items()]
-        for name, part in parts:
-            yield from _walk(part, name, seen)
+    kinds = (torch.Tensor, bool, int, float, str, type(None))
+    return (
+        each
+        for each in walk(value, path, opaque=(torch.Tensor, *_OPAQUE))
+        if isinstance(each[1], kinds)
+    )
 
 
 def _print(value: Any) -> tuple[Any, ...] | None:
@@ -336,14 +322,14 @@ def refuse_kept_gradients(
     Raises:
         UsageError: names the optimizer and the entry of its state.
     """
-    lent = {_memory(parameter.grad) for parameter in present if parameter.grad is not None} - {0}
+    lent = {memory_of(parameter.grad) for parameter in present if parameter.grad is not None} - {0}
     for optimizer in optimizers:
         for entries in optimizer.state.values():
             for key, value in entries.items() if isinstance(entries, Mapping) else ():
                 if not torch.is_tensor(value):
                     continue
                 try:
-                    is_lent = _memory(value) in lent
+                    is_lent = memory_of(value) in lent
                 except RuntimeError as error:
                     raise UsageError(
                         f"{type(optimizer).__name__} keeps {key!r} in its state as a "
@@ -355,10 +341,3 @@ def refuse_kept_gradients(
                         f"{type(optimizer).__name__} keeps a gradient itself in its state as "
                         f"{key!r}, and the next steps overwrite it; keep a copy (grad.clone())"
                     )
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """Return where a tensor lies; 0: nothing of it does here, or not in one piece."""
-    tensor = local_of(tensor)
-    is_here = tensor.numel() > 0 and tensor.layout is torch.strided
-    return tensor.untyped_storage().data_ptr() if is_here else 0

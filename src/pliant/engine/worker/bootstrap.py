@@ -33,9 +33,10 @@ from pliant.core.errors import ConfigError, Refusal, StateCorruptError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
+from pliant.engine import script_files
+from pliant.engine.guard import environment_reads, files
 from pliant.engine.protocol.link import Link
-from pliant.engine.record import files, places
-from pliant.engine.worker import environment_reads, script_errors, script_files
+from pliant.engine.worker import script_errors
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
@@ -432,12 +433,12 @@ def _stage(assignment: Assignment, link: Link) -> tuple[types.ModuleType, types.
     if not assignment.pid:
         return staged_main(assignment.work.command)
     kept = _keep_record(assignment, link)
-    return staged_main(assignment.work.command, kept / places.TEXTS)
+    return staged_main(assignment.work.command, kept / files.TEXTS)
 
 
 def _keep_record(assignment: Assignment, link: Link) -> Path:
     """Note from now on what the script reads and writes; return where that is kept."""
-    work, kept = assignment.work, places.of_life(assignment)
+    work, kept = assignment.work, files.of_life(assignment)
 
     def noted(text: str) -> None:
         said = Noted(replica=assignment.replica, text=text, worker=assignment.worker)

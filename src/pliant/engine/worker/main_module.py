@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.errors import ConfigError
-from pliant.engine.record import texts
-from pliant.engine.worker import script_files
+from pliant.engine import script_files
 from pliant.machine.named_modules import module_of
 
 
@@ -37,7 +36,7 @@ def staged_main(
     """
     named = module_of(command)
     if kept is not None:
-        texts.keep(kept)
+        script_files.keep_texts(kept)
     first = os.path.realpath(command[0]) if named is None else os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(first))  # noqa: PTH120
@@ -60,7 +59,7 @@ def _read_script(script: str, module: types.ModuleType, kept: Path | None) -> ty
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     try:
-        source = texts.read(path, kept)
+        source = script_files.read_kept(path, kept)
     except OSError as error:
         raise ConfigError(f"cannot read the script {script}: {error.strerror}") from error
     return compile(source, path, "exec", dont_inherit=True)

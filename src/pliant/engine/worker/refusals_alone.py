@@ -16,7 +16,7 @@ from types import TracebackType
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
-from pliant.engine.worker import script_files
+from pliant.engine import script_files
 from pliant.engine.worker.bootstrap import WorkerContext, flush_files, worker_context
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]

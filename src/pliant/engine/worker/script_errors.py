@@ -14,7 +14,7 @@ import re
 import traceback
 from collections.abc import Mapping
 
-from pliant.engine.worker import script_files
+from pliant.engine import script_files
 from pliant.engine.worker.customs import TORCHRUN
 
 TORCHRUN_VARIABLES = (

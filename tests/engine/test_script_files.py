@@ -12,7 +12,7 @@ import pytest
 
 import pliant
 import pliant.recipes
-from pliant.engine.worker import script_files
+from pliant.engine import script_files
 
 INSTALLED = "/opt/lib/python3/site-packages/"
 BESIDE = str(Path(str(pliant.__file__)).parent) + "_models/"

@@ -14,16 +14,16 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from pliant.engine.data import sample_words
 from pliant.engine.data.loading import Schedule, SlotLoader
-from pliant.engine.data.sample_words import MOST_DRAWS, Words, words_of_samples
+from pliant.engine.guard import samples as sample_words
+from pliant.engine.guard.samples import MOST_DRAWS, SampleWords, words_of_samples
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at all samples, and wait for them, on a loaded machine as well."""
     for name in ("ENOUGH_S", "WAIT_S"):
-        monkeypatch.setattr(f"pliant.engine.data.sample_words.{name}", 60.0)
+        monkeypatch.setattr(f"pliant.engine.guard.samples.{name}", 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_other_paths_to_the_same_data_say_the_same() -> None:
 def test_paths_that_numpy_keeps_are_paths_as_well() -> None:
     """Seen: files listed in an array, an item of which is a text of numpy's."""
 
-    def words(*texts: str) -> Words:
+    def words(*texts: str) -> SampleWords:
         array = np.array(texts)
         return words_of_samples(Made(lambda index: (array[0], array, index)), 7)
 
@@ -143,10 +143,8 @@ def test_a_first_sample_that_comes_slowly_is_drawn_twice_only(
 ) -> None:
     """Seen: one of a second was drawn eight times, and nobody waited for what was found."""
     fetched: list[int] = []
-    monkeypatch.setattr("pliant.engine.data.sample_words.ENOUGH_S", 1.0)
-    monkeypatch.setattr(
-        "pliant.engine.data.sample_words.time.monotonic", lambda: float(len(fetched))
-    )
+    monkeypatch.setattr("pliant.engine.guard.samples.ENOUGH_S", 1.0)
+    monkeypatch.setattr("pliant.engine.guard.samples.time.monotonic", lambda: float(len(fetched)))
 
     def make(index: int) -> int:
         fetched.append(index)

@@ -8,6 +8,15 @@ destroys nothing of the run's.  Must not know what is in the files.
     open, os.rename ... --audit hook--> read:  a word, compared when a call of steps() begins
                                         write: a line in written.jsonl, or refused before it happens
 
+A record lies in the directory of the run, one for each process that runs the job on a host:
+
+    inputs/<host>-<process>/  texts/  reads.0.json  reads.1.json  written.jsonl  trains/<worker>
+
+A resume is another process, and begins a record of its own.
+
+What a run was made from goes into a checkpoint, and a resume compares it (``Inputs``): other data
+behind the same path are refused, an edited module or file and another hash seed are told.
+
 Not seen: what other threads and other processes do, files that extension modules open by
 themselves (torch's are), and what was read by the time that this began.
 """
@@ -17,6 +26,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import socket
 import stat
 import sys
 import threading
@@ -27,13 +38,20 @@ from typing import Any
 
 import xxhash
 
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
-from pliant.engine.record import places
-from pliant.engine.worker import script_files
+from pliant.engine import script_files
+from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_once, make_private_directory
+from pliant.wire.launch import Assignment
 
 MAX_FILES = 1000
 """Files that are compared, and paths that are kept as written, of one process."""
+
+MAX_KEPT = 200
+"""Of each kind of input, in a checkpoint."""
+
+ANYWAY = "--from-checkpoint anyway (a script that runs alone: PLIANT_FROM_CHECKPOINT=anyway)"
 
 LARGE_BYTES = 16 << 20
 """From this size on a file is told by its size and time."""
@@ -49,6 +67,18 @@ INSTEAD = (
     'for rows, session.save(path) for weights, pliant.once("name") for what is prepared, or add to '
     'it, open(path, "a")'
 )
+
+TEXTS = "texts"
+"""Directory: the script's files, as they were loaded first."""
+
+READS = "reads"
+"""Begins the name of a file: what had been read when a call of ``steps()`` began."""
+
+WRITTEN = "written.jsonl"
+"""A line for each path that was written."""
+
+TRAINS = "trains"
+"""Directory: a file for each worker that has trained, locked while it lives."""
 
 NOBODY = ""
 """Who has written what nobody of the run may destroy, in place of a worker's name: checkpoints."""
@@ -105,7 +135,7 @@ class FileRecord:
         """
         self.is_outside, number = False, self._calls
         self._calls += 1
-        path = self._place / f"{places.READS}.{number}.json"
+        path = self._place / f"{READS}.{number}.json"
         with self.paused():
             try:
                 make_once(path, json.dumps(self._reads).encode(), mode=PRIVATE)
@@ -133,25 +163,29 @@ class FileRecord:
         own = {path for path, _, is_later in self._written() if is_later} if self._reads else set()
         return {path: word for path, word in self._reads.items() if path not in own}
 
-    def hold(self) -> None:
+    def on_head(self, step: int | None) -> None:
+        """Note what the script reads where it is outside of steps."""
+        self.is_outside = step is None
+
+    def on_commit(self) -> None:
         """A step was committed here: who comes from now on must leave alone what was written."""
         if self._lock < 0:
             with suppress(OSError), self.paused():
-                directory = self._place / places.TRAINS
+                directory = self._place / TRAINS
                 make_private_directory(directory)
                 self._lock = os.open(directory / self._worker, os.O_RDWR | os.O_CREAT, PRIVATE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def mark_tail(self, step: str) -> None:
-        """Say that the tail of ``step`` is this replica's to lead, and under way; empty: done."""
+    def on_lead(self, step: int | None) -> None:
+        """Say that the tail of ``step`` is this replica's to lead, and under way; None: done."""
         with suppress(OSError):
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, step.encode(), 0)
+            os.pwrite(self._lock, ("" if step is None else str(step)).encode(), 0)
 
     def unfinished_tail(self, replica: str) -> str:
         """Return the step in whose tail a leader on this host has died; empty: it did not."""
         with suppress(OSError), self.paused():
-            return (self._place / places.TRAINS / f"{replica}.0").read_text()
+            return (self._place / TRAINS / f"{replica}.0").read_text()
         return ""
 
     def leave_out(self, directory: str) -> None:
@@ -239,7 +273,7 @@ class FileRecord:
         line = json.dumps([path, self._worker if who is None else who, said[1]]).encode() + b"\n"
         with suppress(OSError), self.paused():
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            fd = os.open(self._place / places.WRITTEN, flags, PRIVATE)
+            fd = os.open(self._place / WRITTEN, flags, PRIVATE)
             try:
                 os.write(fd, line)
             finally:
@@ -248,7 +282,7 @@ class FileRecord:
     def _written(self) -> list[tuple[str, str, bool]]:
         """Return each path that was written, by whom, and whether after its first ``steps()``."""
         with suppress(OSError, ValueError), self.paused():
-            lines = (self._place / places.WRITTEN).read_bytes().splitlines()
+            lines = (self._place / WRITTEN).read_bytes().splitlines()
             return [tuple(json.loads(line)) for line in lines]
         return []
 
@@ -284,7 +318,7 @@ class FileRecord:
 
     def _others_train(self) -> bool:
         """Whether a worker lives that has committed a step, but this one."""
-        for path in (self._place / places.TRAINS).glob("*"):
+        for path in (self._place / TRAINS).glob("*"):
             if path.name == self._worker:
                 continue
             with suppress(OSError), path.open("rb") as file:
@@ -296,9 +330,64 @@ class FileRecord:
 
     def _goes_on(self) -> bool:
         """Whether workers have trained, and have left a checkpoint; else all is done again."""
-        has_trained = any((self._place / places.TRAINS).glob("*"))
+        has_trained = any((self._place / TRAINS).glob("*"))
         kept = (Path(path) for path, who, _ in self._written() if who == NOBODY)
         return has_trained and any(any(path.glob("*/pliant.json")) for path in kept)
+
+
+class Inputs:
+    """Of one replica, in one life."""
+
+    def __init__(
+        self, samples: Mapping[int, str], noted: Callable[[str], None], *, goes_on_anyway: bool
+    ) -> None:
+        """``samples``: a few, in words; ``noted`` is told what differs; other data are that, too,
+        if a resume ``goes_on_anyway``.
+        """
+        self._samples = {str(index): word for index, word in samples.items()}
+        self._modules = dict(sorted(script_files.own_modules().items())[:MAX_KEPT])
+        self._noted, self._goes_on_anyway = noted, goes_on_anyway
+
+    def pack(self) -> bytes:
+        """Return what a resume compares."""
+        record = here()
+        reads = {} if record is None else dict(sorted(record.reads().items())[:MAX_KEPT])
+        hashes = str(hash("pliant"))  # another for another PYTHONHASHSEED
+        kept = {"fetched": self._samples, "modules": self._modules, "reads": reads, "hash": hashes}
+        return json.dumps(kept).encode()
+
+    def compare(self, packed: bytes) -> None:
+        """Tell what has changed since a checkpoint was written.
+
+        Raises:
+            ConfigError: the dataset has other samples.
+        """
+        mine, theirs = json.loads(self.pack()), json.loads(packed)
+        for index, word in mine["fetched"].items():
+            if theirs.get("fetched", {}).get(index, word) != word:
+                said = f"sample {index} of the dataset is not what it was when the run was kept"
+                if not self._goes_on_anyway:
+                    raise ConfigError(
+                        f"{said}: other data lie behind the same path; put them back, or go on "
+                        f"with these: {ANYWAY}"
+                    )
+                self._noted(said)
+                break
+        changed = [
+            name for name, at in mine["modules"].items() if theirs["modules"].get(name, at) != at
+        ]
+        changed += [script_files.shown(path) for path in differing(mine["reads"], theirs["reads"])]
+        if changed:
+            more = f" and {counted(len(changed) - MAX_NAMED, 'other')}" * (len(changed) > MAX_NAMED)
+            self._noted(
+                f"since the checkpoint was written {', '.join(changed[:MAX_NAMED])}{more} changed; "
+                "the run goes on with what is there now"
+            )
+        if mine["hash"] != theirs["hash"]:
+            self._noted(
+                "PYTHONHASHSEED is another than when the run was kept: sets are iterated over in "
+                "another order"
+            )
 
 
 _record: FileRecord | None = None
@@ -342,6 +431,18 @@ def roots_of(cwd: str, arguments: Sequence[str]) -> list[str]:
     words = (word.rpartition("=")[2] for word in arguments)
     named = (os.path.abspath(os.path.join(cwd, word)) for word in words if word)  # noqa: PTH100, PTH118
     return [cwd, *(path for path in named if path != "/")]
+
+
+def of_life(assignment: Assignment) -> Path:
+    """Return the directory of this life of the run, once what lives before it kept is gone."""
+    inputs, host = Path(assignment.work.out) / run_files.INPUTS, socket.gethostname()
+    mine = inputs / f"{host}-{assignment.pid}"
+    if not mine.exists():
+        for old in inputs.glob(f"{host}-*"):
+            if not Path("/proc", old.name.rpartition("-")[2]).exists():
+                shutil.rmtree(old, ignore_errors=True)
+        make_private_directory(mine)
+    return mine
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:

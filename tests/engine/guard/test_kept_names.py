@@ -12,7 +12,7 @@ from tests.engine.models import Points
 from torch import nn
 
 import pliant
-from pliant.engine.state.kept_names import functions_of, kept, loop_at
+from pliant.engine.guard.kept_names import functions_of, kept, loop_at
 
 CLASSES = """\
 class Reader:

@@ -1,23 +1,30 @@
 """Script files: which of the loaded files are the user's own, and what is known of them.
 
 Owns what "the script" means where a process runs a hundred files: its main file and what that
-imports from beside it, not installed packages, not the standard library, not pliant.  Must not
-know why somebody asks.
+imports from beside it, not installed packages, not the standard library, not pliant; and what text
+of them is run.  Everybody edits a script while it trains, and a replica that starts later must run
+what the others run: the first replica keeps copies in the directory of the run, and each loads its
+own files from them.  Must not know why somebody asks.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import linecache
 import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType, TracebackType
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import NamedTuple
 
-_PACKAGE = f"{Path(__file__).parents[2]}/"
+from pliant.machine.files import PRIVATE, make_once, make_private_directory
+
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 _STANDARD = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 _OF_A_HOST = frozenset({"__main__", "__mp_main__", "sitecustomize", "usercustomize"})
@@ -34,6 +41,9 @@ _taken: list[str] = []
 
 _texts: dict[str, bytes] = {}
 """What files held as they were loaded, where that is known: they may have been edited since."""
+
+
+_load = SourceFileLoader.get_code
 
 
 class Place(NamedTuple):
@@ -150,6 +160,48 @@ def text_on_disk(path: Path) -> bytes:
             return file.read(_MAX_BYTES)
     except OSError:
         return b""
+
+
+def keep_texts(directory: Path) -> None:
+    """From now on load each of the script's files as the first replica that keeps them here did."""
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        path = loader.get_filename(name)
+        if not is_own(path):
+            return _load(loader, name)
+        with suppress(OSError):
+            text = read_kept(path, directory)
+            if text != text_on_disk(Path(path)):
+                return loader.source_to_code(text, path)  # and no .pyc, which is for the new text
+        return _load(loader, name)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+
+
+def read_kept(path: str, directory: Path | None) -> bytes:
+    """Return what to run for a file, once it is kept; None: nothing is.
+
+    Raises:
+        OSError: it cannot be read, and was not kept.
+    """
+    if directory is None:
+        return Path(path).read_bytes()
+    name = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    kept = directory / f"{name}-{Path(path).name}"
+    if not kept.exists():
+        text = Path(path).read_bytes()
+        try:
+            make_private_directory(directory)
+            make_once(kept, text, mode=PRIVATE)
+        except OSError:  # the disk is full: as if nothing were kept
+            take_text(path, text)
+            return text
+    text = kept.read_bytes()
+    take_text(path, text)
+    if text != text_on_disk(Path(path)):
+        lines = text.decode("utf-8", "replace").splitlines(keepends=True)
+        linecache.cache[path] = (len(text), None, lines, path)  # for tracebacks and torch.jit
+    return text
 
 
 def knows_pliant(frame: FrameType | None) -> bool:

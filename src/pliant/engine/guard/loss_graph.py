@@ -12,13 +12,13 @@ this process, and ever more rarely.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.data.dataset_attributes import tensor_word
+from pliant.engine.fingerprint import tensor_word, tensors_in
 from pliant.engine.local_tensors import is_sharded
 
 LOOKED_AT = 2
@@ -26,7 +26,7 @@ LOOKED_AT = 2
 
 
 class LossGraph:
-    """Of one replica's micro-batches; ``enter`` before each, ``check`` before its backward."""
+    """Of one replica's micro-batches."""
 
     def __init__(self, model: torch.nn.Module, extra: Collection[Any]) -> None:
         """``extra``: what else travels."""
@@ -42,7 +42,7 @@ class LossGraph:
         """What autograd had recorded by the end of the last micro-batch without a backward."""
         self._outside: dict[int, tuple[Callable[[], object], str]] = {}
 
-    def enter(self, step: int) -> None:
+    def on_batch(self, step: int) -> None:
         """The next micro-batch of a step begins, or there is none."""
         if step != self._step:
             self._step, self._has_looked, self._passed_over = step, False, None
@@ -51,12 +51,14 @@ class LossGraph:
             self._passed_over = _recorded()
         self._has_backward = False
 
-    def check(self, loss: torch.Tensor) -> None:
+    def on_loss(self, loss: object) -> None:
         """Look at what a loss goes back to.
 
         Raises:
             UsageError: it goes back to another micro-batch, or to what would differ elsewhere.
         """
+        if not isinstance(loss, torch.Tensor):
+            return
         self._has_backward = True
         number = self._num_steps
         is_time = number <= LOOKED_AT or number & (number - 1) == 0
@@ -94,7 +96,7 @@ class LossGraph:
         )
 
     def _travels(self, leaf: torch.Tensor) -> bool:
-        kept = [part for each in self._extra for part in _tensors(each.state_dict())]
+        kept = [part for each in self._extra for part in tensors_in(each.state_dict())]
         word = tensor_word(leaf)
         return any(part.data_ptr() == leaf.data_ptr() or tensor_word(part) == word for part in kept)
 
@@ -121,14 +123,3 @@ def _number_of(node: Any) -> int:
     """Return when an operation was recorded in its thread; seen to work with torch 2.15."""
     number: int = node._sequence_nr()  # noqa: SLF001
     return number
-
-
-def _tensors(state: Any) -> Iterator[torch.Tensor]:
-    if isinstance(state, torch.Tensor):
-        yield state
-    elif isinstance(state, Mapping):
-        for part in state.values():
-            yield from _tensors(part)
-    elif isinstance(state, list | tuple):
-        for part in state:
-            yield from _tensors(part)

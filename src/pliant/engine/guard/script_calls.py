@@ -1,32 +1,37 @@
 """Script calls: lines of a plain loop that do harm, or nothing, in a loop over steps.
 
-Owns three of them: a scheduler that the script steps, whose place in its schedule a joiner would
-not have; functions of ``torch.nn.utils`` that clip where there is no gradient to clip; and an
-optimizer that is made for the next phase, while the session goes on with the one it was given.
-Must not know how a step is computed.  The session's own calls, and those of hooks in them, are none
-of the script's.
+Owns four of them: a scheduler that the script steps, whose place in its schedule a joiner would
+not have; functions of ``torch.nn.utils`` that clip where there is no gradient to clip; an optimizer
+that is made for the next phase, while the session goes on with the one it was given; and data from
+a DataLoader of the script's own, whose iterator goes on from where its replica left it, so that it
+gives each replica something else, and no ledger knows of it.  Must not know how a step is computed.
+The session's own calls, and those of hooks in them, are none of the script's.
 
-A script that changes gradients by lines of its own finds ``None``: a method of it, or a
-``_foreach`` function over no tensors, fails by itself; a loop over what is not None does nothing,
-unseen.
+Not seen: gradients that are changed by lines of the script's own, which find ``None``; data that
+come in other ways (a queue, a generator, ``dataset[i]`` by an own order).
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pliant.core.errors import UsageError
+from pliant.engine.fingerprint import walk
 
 _CLIPS = {
     "_clip_grads_with_norm_": ("clip_grad_norm_", "max_norm", "say Session(max_grad_norm={:g})"),
@@ -45,7 +50,7 @@ _BODY = "cell_contents"
 
 
 class ScriptCalls:
-    """Watches between ``open`` and ``close``, while the script's own code runs."""
+    """Watches while the script's own code runs."""
 
     def __init__(
         self,
@@ -62,11 +67,12 @@ class ScriptCalls:
         self._originals: list[tuple[Any, str, Callable[..., Any]]] = []
         self._idle: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         """Optimizers that the script has made since, over parameters here, and never stepped."""
-        self._is_paused = False
-        self.is_watching = False
-        """The script is in a loop over steps, and the session is not at work."""
+        self._num_works = 0
+        """The session is at work, so many times over."""
+        self._is_inside = False
+        """The script is in a loop over steps."""
 
-    def open(self) -> None:
+    def on_session(self) -> None:
         """Begin to watch."""
         for function, words in _CLIPS.items():
             self._replace(_cell(getattr(clip_grad, function)), _BODY, partial(self._clip, *words))
@@ -75,23 +81,25 @@ class ScriptCalls:
             if "step" in vars(kind):
                 self._replace(kind, "step", self._check_scheduler, call=_warning_the_caller)
 
-    def close(self) -> None:
+    def on_boundary(self) -> None:
+        """Let the session do what it does between two steps."""
+        self._is_inside = False
+
+    def on_head(self, step: int | None) -> None:
+        """Watch while the script is in steps."""
+        self._is_inside = step is not None
+
+    def on_work(self, begins: bool) -> None:
+        """Let the session do what the script may not."""
+        self._num_works += 1 if begins else -1
+
+    def on_end(self) -> None:
         """Let everything be as it was; a second call does nothing."""
         while self._originals:
             holder, name, original = self._originals.pop()
             setattr(holder, name, original)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let the session do what the script may not."""
-        before = self.is_watching, self._is_paused
-        self.is_watching, self._is_paused = False, True
-        try:
-            yield
-        finally:
-            self.is_watching, self._is_paused = before
-
-    def refuse_idle(self) -> None:
+    def on_step(self, step: int) -> None:
         """Refuse to go on beside an optimizer that the script made since, and does not use.
 
         Raises:
@@ -120,7 +128,7 @@ class ScriptCalls:
         @functools.wraps(make)
         def made(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             make(optimizer, *args, **kwargs)
-            groups = optimizer.param_groups if not self._is_paused else []
+            groups = optimizer.param_groups if not self._num_works else []
             if any(id(one) in self._parameters for group in groups for one in group["params"]):
                 key = id(optimizer)
                 self._idle[key] = weakref.ref(optimizer)
@@ -140,7 +148,7 @@ class ScriptCalls:
 
         @functools.wraps(original)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            if self.is_watching and (read := check(*args, **kwargs)):
+            if self._is_inside and not self._num_works and (read := check(*args, **kwargs)):
                 args = read
                 kwargs.pop("parameters", None)
             return call(original, *args, **kwargs)
@@ -168,9 +176,10 @@ class ScriptCalls:
         for part in self._extra:
             if part is scheduler:
                 return True
-            if any(held is scheduler for held in _held(part)):
+            if any(held is scheduler for _, held in walk(part, depth=4)):
                 said = scheduler.state_dict() if said is None else said
-                if any(each == said for each in _mappings(part.state_dict())):
+                kept = walk(part.state_dict(), objects=False)
+                if any(isinstance(each, Mapping) and each == said for _, each in kept):
                     return True
         return False
 
@@ -215,31 +224,6 @@ def _warning_the_caller(function: Callable[..., Any], *args: Any, **kwargs: Any)
     return result
 
 
-def _held(part: Any, depth: int = 3) -> Iterator[Any]:
-    """Iterate over what an object holds, and what that holds."""
-    if isinstance(part, Mapping):
-        parts = list(part.values())
-    elif isinstance(part, list | tuple):
-        parts = list(part)
-    else:
-        parts = list(getattr(part, "__dict__", {}).values())
-    for each in parts:
-        yield each
-        if depth and not isinstance(each, torch.Tensor | torch.nn.Module):
-            yield from _held(each, depth - 1)
-
-
-def _mappings(state: Any) -> Iterator[Mapping[Any, Any]]:
-    """Iterate over the mappings in what a ``state_dict`` returned."""
-    if isinstance(state, Mapping):
-        yield state
-        for part in state.values():
-            yield from _mappings(part)
-    elif isinstance(state, list | tuple):
-        for part in state:
-            yield from _mappings(part)
-
-
 def _cell(function: Any) -> Any:
     """Return where torch's decorator keeps the function that it wraps, under whatever name."""
     return next(cell for cell in function.__closure__ if callable(cell.cell_contents))
@@ -247,3 +231,92 @@ def _cell(function: Any) -> Any:
 
 def _kinds(kind: type[LRScheduler]) -> set[type[LRScheduler]]:
     return {kind}.union(*map(_kinds, kind.__subclasses__()))
+
+
+_TRAIN_ON = (
+    "train on what `for batch in step:` gives (a session's dataset=, collate_fn= and num_workers= "
+    "do what a DataLoader does)"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """One micro-batch of a step, or its head."""
+
+    step: int
+    is_head: bool
+
+    def __str__(self) -> str:
+        return f"step {self.step}" if self.is_head else f"this micro-batch of step {self.step}"
+
+
+_iterate = DataLoader.__iter__
+"""As torch has it: a watch puts another in its place."""
+
+
+def has_own_iterator(loader: DataLoader[Any]) -> bool:
+    """Whether a loader iterates otherwise than every DataLoader does."""
+    return type(loader).__iter__ not in (_iterate, DataLoader.__iter__)
+
+
+class OtherLoaders:
+    """Watches every DataLoader of this process, from the head of a step to its commit."""
+
+    def __init__(self, dataset: object) -> None:
+        self._dataset = dataset
+        self._place: _Place | None = None
+        self._thread = 0
+        self._made: WeakKeyDictionary[object, tuple[_Place | None, bool]] = WeakKeyDictionary()
+        """Iterators: where each was made, and whether it is over the session's dataset."""
+        self._originals: tuple[Any, Any] | None = None
+
+    def on_head(self, step: int | None) -> None:
+        """From now on the script is in the head of a step."""
+        if step is not None:
+            self._place = _Place(step, is_head=True)
+
+    def on_given(self, step: int) -> None:
+        """From now on the script computes a micro-batch."""
+        self._place = _Place(step, is_head=False)
+
+    def on_batch(self, step: int) -> None:
+        """From now on anything may be drawn."""
+        self._place = None
+
+    def on_session(self) -> None:
+        """Begin to watch."""
+        make, draw = self._originals = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        self._thread = threading.get_ident()
+
+        def made(loader: DataLoader[Any]) -> Iterator[Any]:
+            iterator: Iterator[Any] = make(loader)
+            self._made[iterator] = self._place, loader.dataset is self._dataset
+            return iterator
+
+        def drawn(iterator: _BaseDataLoaderIter) -> Any:
+            if self._place is not None and threading.get_ident() == self._thread:
+                self._check(iterator, self._place)
+            return draw(iterator)
+
+        DataLoader.__iter__ = made  # type: ignore[method-assign, assignment]
+        _BaseDataLoaderIter.__next__ = drawn  # type: ignore[method-assign, assignment]
+
+    def on_end(self) -> None:
+        """Let every DataLoader be as it was; a second call does nothing."""
+        if self._originals is not None:
+            DataLoader.__iter__, _BaseDataLoaderIter.__next__ = self._originals  # type: ignore[method-assign]
+            self._originals = None
+
+    def _check(self, iterator: _BaseDataLoaderIter, place: _Place) -> None:
+        made_at, is_own = self._made.get(iterator, (None, False))
+        if made_at is not place:
+            raise UsageError(
+                f"an iterator of a DataLoader that was made before {place} was drawn from there: "
+                f"what it gives is another thing on every replica; {_TRAIN_ON}, or make the "
+                "iterator there"
+            )
+        if is_own and not place.is_head:
+            raise UsageError(
+                "a DataLoader over the session's own dataset was drawn from inside the loop over "
+                f"step {place.step}; {_TRAIN_ON}"
+            )

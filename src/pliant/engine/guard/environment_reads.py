@@ -21,7 +21,7 @@ from typing import Any
 
 import xxhash
 
-from pliant.engine.worker.script_files import is_own
+from pliant.engine.script_files import is_own
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASS|PWD|KEY|CREDENTIAL|AUTH|COOKIE|SESSION|DSN", re.IGNORECASE)
 

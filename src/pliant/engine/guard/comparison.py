@@ -1,7 +1,9 @@
 """Comparison: what a replica says of its state, so that the others can see whether theirs is equal.
 
-Owns what is told when: a digest per aspect with every vote, and names for the sentence once one of
-them differs.  Must not know how replicas meet, who they are, or what follows.
+Owns what is told when (a digest per aspect with every vote, and names for the sentence once one of
+them differs) and what follows: without verification the script is to blame, and the run ends; with
+it (``verifyEvery``) memory or a device is, and whoever differs from more than half of the others
+leaves.  Must not know how replicas meet, nor how one that left is replaced.
 
     aspect      taken                      how much
     arguments   at the boundary            what session calls were given since the one before: all
@@ -19,13 +21,15 @@ transfer) the whole state is compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 import xxhash
 
-from pliant.core.errors import UsageError
+from pliant.core.errors import StateCorruptError, UsageError
+from pliant.core.step.majority import minority
+from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.state import naming
 from pliant.engine.state.buffers import LARGE_NUMEL
@@ -43,6 +47,10 @@ ASPECTS = ("arguments", "settings", "modes", "flags", "tensors", "objects")
 
 UNKNOWN = 0
 """Digest of an aspect that this replica has nothing to say of."""
+
+
+_WHO = ""
+"""Under which name a replica says who it is, beside those of its state."""
 
 
 class StateComparison:
@@ -221,3 +229,55 @@ def _digest(value: Mapping[Any, Any]) -> int:
     if "tensor(" in text:  # which is rounded there
         text = repr(naming.named(value))
     return (xxhash.xxh3_64_intdigest(text.encode()) >> 1) or 1
+
+
+def compare_whole(
+    comparison: StateComparison,
+    team: EvaluationTeam,
+    own: str,
+    committed: int,
+    *,
+    is_verified: bool,
+) -> str:
+    """Compare the whole state at a boundary; all members of the team must call.
+
+    Returns what is wrong with others, who leave by themselves; empty if all is alike.
+
+    Raises:
+        UsageError: the state differs, and there is nobody to part with.
+        StateCorruptError: the state of this replica is wrong.
+    """
+    names = team.gather_names(comparison.whole())
+    said = team.exchange(f"state/{committed}", naming.pack({_WHO: naming.summary(names)}))
+    if said is None or len(set(said)) == 1:
+        return ""
+    told = team.exchange(f"state/{committed}/names", naming.pack({**names, _WHO: own}))
+    if told is None and is_verified:
+        return ""  # they meet anew, and whoever is still wrong is seen at the next look
+    found = [naming.unpack(part) for part in told or ()]
+    replicas = [one.pop(_WHO) for one in found]
+    what = naming.difference(found, replicas) or "the state differs between replicas"
+    if not is_verified:
+        raise UsageError(naming.sentence(committed, what))
+    return part_with_the_wrong(said, replicas, own, f"at step {committed} {what}")
+
+
+def part_with_the_wrong(
+    digests: Sequence[Hashable], replicas: Sequence[str], own: str, what: str
+) -> str:
+    """Return ``what`` on replicas whose digest is that of more than half.
+
+    Raises:
+        UsageError: no digest is.
+        StateCorruptError: that of this replica is not.
+    """
+    wrong = minority(digests)
+    if wrong is None:
+        raise UsageError(
+            f"{what}, and no more than half of the replicas are alike: nobody can say which are "
+            "right, so the run ends before a checkpoint holds it; pliant resume goes on from the "
+            "one before"
+        )
+    if replicas.index(own) in wrong:
+        raise StateCorruptError(what)
+    return what

@@ -18,9 +18,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from pliant.engine.data.dataset_attributes import DatasetAttributes
-from pliant.engine.state.script_attributes import ScriptAttributes
-from pliant.engine.state.script_variables import ScriptVariables
+from pliant.engine.guard.differences import DatasetAttributes, Differences
+from pliant.engine.guard.script_variables import ScriptVariables
 
 
 class Trainer:
@@ -109,9 +108,9 @@ def moved(kind: str, value: Any) -> Any:
     return value
 
 
-def attributes(notes: list[str], *known: object) -> ScriptAttributes:
+def attributes(notes: list[str], *known: object) -> Differences:
     dataset = DatasetAttributes([0, 1], is_copied=True)
-    return ScriptAttributes(dataset, nn.Linear(4, 3), notes.append, ScriptVariables(known))
+    return Differences(dataset, nn.Linear(4, 3), notes.append, ScriptVariables(known))
 
 
 def notes_of_joiner(
@@ -127,7 +126,7 @@ def notes_of_joiner(
         joiner = attributes(notes)
         joiner.compare([packed])
         own = set_anew(own)
-        joiner.begin(5)
+        joiner.on_step(5)
 
     join(made(kind), train(change(made(kind))))
     return notes

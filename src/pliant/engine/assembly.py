@@ -1,4 +1,4 @@
-"""Collaborators: what does the work of one session, put together and taken apart.
+"""Assembly: what does the work of one session, put together and taken apart.
 
 Owns who is made of what, in which order things open and close, and the facts that a job learns of
 its script.  Must not know how any of them does its work, nor what the script sees.
@@ -20,16 +20,21 @@ import torch
 from pliant.core.counts import counted
 from pliant.core.step import batching
 from pliant.core.values import CHECKPOINT_PLACE, FromCheckpoint
-from pliant.engine import identity
-from pliant.engine.data import loading, randomness
-from pliant.engine.data.dataset_attributes import DatasetAttributes
+from pliant.engine import identity, randomness
+from pliant.engine.data import loading
 from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import DataArguments
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
-from pliant.engine.data.loss_graph import LossGraph
-from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Slots, extras_width
+from pliant.engine.guard import files
+from pliant.engine.guard.base import Guards
+from pliant.engine.guard.comparison import StateComparison
+from pliant.engine.guard.differences import DatasetAttributes, Differences
+from pliant.engine.guard.files import Inputs
+from pliant.engine.guard.loss_graph import LossGraph
+from pliant.engine.guard.script_calls import OtherLoaders, ScriptCalls
+from pliant.engine.guard.script_variables import ScriptVariables
 from pliant.engine.local_tensors import local_of
 from pliant.engine.protocol.alone import Alone
 from pliant.engine.protocol.checkpoint_channel import (
@@ -41,8 +46,6 @@ from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.protocol.formed import window_size_for
 from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.protocol.runtime import ProtocolRuntime
-from pliant.engine.record import files
-from pliant.engine.record.inputs import Inputs
 from pliant.engine.recording import QuietPrinter, Recorder
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
@@ -54,16 +57,12 @@ from pliant.engine.replica.lead_membership import LeadMembership
 from pliant.engine.replica.stages import Stages
 from pliant.engine.replica.team_slots import TeamSlots
 from pliant.engine.run_facts import facts_alone, facts_of
-from pliant.engine.script_calls import ScriptCalls
-from pliant.engine.session_settings import SessionSettings, UserObjects
+from pliant.engine.settings import SessionSettings, UserObjects
 from pliant.engine.state.buffers import BufferRules
-from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.initial_weights import take_initial_weights
 from pliant.engine.state.optimizer_state import with_nested
 from pliant.engine.state.saving import Saver
-from pliant.engine.state.script_attributes import ScriptAttributes
-from pliant.engine.state.script_variables import ScriptVariables
 from pliant.engine.state.training_state import State
 from pliant.engine.state.whole_weights import WeightsFile
 from pliant.engine.step_log import StepLogs
@@ -78,7 +77,7 @@ NOTEWORTHY = 0.05
 """Part of the machine's memory from which on the sums of gradients are worth a line."""
 
 
-class Collaborators:
+class Assembly:
     """Of one session; ``open`` and ``close``, each once."""
 
     def __init__(
@@ -141,22 +140,16 @@ class Collaborators:
             worker_init_fn=data.worker_init_fn,
             is_compared=context is not None or self._is_durable,
         )
-        self._watch = LoaderWatch(dataset)
-        self._script_calls = ScriptCalls(
-            parameters.values(),
-            objects.optimizers,
-            [*objects.schedulers, *objects.plateau.values()],
-            objects.extra.values(),
-        )
         self._ledger = Ledger(_ledger_path(context), has_commits=not workers.is_follower(context))
         alone = Printer if recorder is None else QuietPrinter
         self.reporter: Reporter = alone() if context is None else WireReporter(context)
         variables = _variables(objects, dataset)
-        self._attributes = ScriptAttributes(
+        self._differences = Differences(
             attributes,
             objects.model,
             partial(self.reporter.noted, lasting=True),
             variables,
+            self.schedule.steps_per_epoch,
         )
         self._saver = Saver(
             self.state,
@@ -198,7 +191,6 @@ class Collaborators:
             "buffers": self.buffers,
             "schedule": self.schedule,
             "loader": self._loader,
-            "watch": self._watch,
             "ledger": self._ledger,
             "scaler": self._objects.scaler,
             "stages": self._stages,
@@ -207,14 +199,25 @@ class Collaborators:
         if self._num_workers > 1:
             team = workers.leaf_exchange(self._shape.layout, self._objects.model, self._sums)
             slots = TeamSlots(team, **parts)
+        objects = self._objects
+        self._guards = Guards(
+            self._differences,
+            OtherLoaders(self._data.dataset),
+            ScriptCalls(
+                objects.model.parameters(),
+                objects.optimizers,
+                [*objects.schedulers, *objects.plateau.values()],
+                objects.extra.values(),
+            ),
+            LossGraph(objects.model, objects.extra.values()),
+            FsdpSettings(objects.model),  # behind what slots tell FSDP
+            files.here(),
+        )
         return Training(
             shape=self._shape,
             schedule=self.schedule,
-            watch=self._watch,
-            script_calls=self._script_calls,
-            attributes=self._attributes,
-            loss_graph=LossGraph(self._objects.model, self._objects.extra.values()),
-            fsdp_settings=FsdpSettings(self._objects.model),  # behind what slots tell FSDP
+            guards=self._guards,
+            differences=self._differences,
             slots=slots,
             update=self.update,
             state=self.state,
@@ -230,7 +233,6 @@ class Collaborators:
             logs=self.logs,
             recorder=recorder,
             on_nonfinite=self._settings.on_nonfinite,
-            files=files.here(),
             verify_every=0 if self._context is None else self._context.assignment.work.verify_every,
         )
 
@@ -250,10 +252,8 @@ class Collaborators:
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:
         """Start what runs beside the script, and join whoever trains."""
-        self._attributes.dataset.open()
         self._loader.open()
-        self._watch.open()
-        self._script_calls.open()
+        self._guards.on_session()
         self._note_memory()
         self._look_at_inputs()
         for note in self._data.notes:
@@ -270,8 +270,7 @@ class Collaborators:
             last_first.callback(torch.set_num_threads, self._threads_before)
             last_first.callback(self._ledger.close)
             last_first.callback(self._loader.close)
-            last_first.callback(self._watch.close)
-            last_first.callback(self._script_calls.close)
+            last_first.callback(self._guards.on_end)
             last_first.callback(self.update.close)
             last_first.callback(self._sums.unhook)
             last_first.callback(self.training.give_up_attempt, buffers_may_be_written=False)
@@ -308,14 +307,14 @@ class Collaborators:
         """Return what of the script a checkpoint keeps for a resume."""
         inputs = self.training.inputs
         return b"\n".join(
-            (self._attributes.pack(), b"{}", b"" if inputs is None else inputs.pack())
+            (self._differences.pack(), b"{}", b"" if inputs is None else inputs.pack())
         )
 
     def _look_at_inputs(self) -> None:
         """Look at a few samples where somebody compares them."""
         if workers.is_follower(self._context) or not (self._context or self._is_durable):
             return
-        with self._attributes.dataset.fetching():
+        with self._differences.dataset.fetching():
             self._samples = self._loader.samples()
         said = (
             from_checkpoint()

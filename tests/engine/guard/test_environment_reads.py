@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.engine.state.test_script_attributes import Replica
+from tests.engine.guard.test_differences import Replica
 
-from pliant.engine.worker import environment_reads
+from pliant.engine.guard import environment_reads
 
 ASKS = """
 import argparse, os, subprocess

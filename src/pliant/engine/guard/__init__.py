@@ -1,0 +1,1 @@
+"""Guards: what watches for differences between replicas that nobody would see otherwise."""

@@ -1,0 +1,147 @@
+"""Samples: a few samples of a dataset, in words that two replicas can compare.
+
+Another copy of the data behind the same path is in the sum of every step, and nobody sees it.  Owns
+which samples are looked at, when one says nothing (it is another one each time, or something of no
+known kind), and how what loader processes fetched gets to the session.  Must not know who compares.
+
+Not seen: data that differ elsewhere, and paths, which may differ between hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+
+from pliant.core.step import seeds
+from pliant.engine import randomness
+from pliant.engine.fingerprint import Look, array_word, digest, tensor_word
+
+NUM_SAMPLES = 4
+"""The first, and others by the seed."""
+
+MOST_DRAWS = 8
+"""Of each sample: one that is flipped now and then is to be seen as such."""
+
+FEWEST_DRAWS = 2
+
+CHEAP_S = 0.05
+"""Once this long was looked, each sample is drawn twice only."""
+
+ENOUGH_S = 0.5
+"""Once this long was looked, no further sample is: they come from far away."""
+
+WAIT_S = 10.0
+"""Longest wait for what the first loader process fetches, in seconds."""
+
+SampleWords = dict[int, str]
+
+_VARIES = ""
+
+
+def words_of_samples(dataset: Any, seed: int) -> SampleWords:
+    """Return a digest of each sample that says something; none if any is another one each time."""
+    began_s = time.monotonic()
+    words: SampleWords = {}
+    with randomness.preserved():
+        for number, index in enumerate(_indices(len(dataset), seed)):
+            if time.monotonic() > began_s + ENOUGH_S:
+                break
+            word = _drawn(dataset, index, (seed, 0, number), began_s + CHEAP_S)
+            if word == _VARIES:
+                return {}
+            if word is not None:
+                words[index] = word
+    return words
+
+
+class SampleReport:
+    """A pipe from the first loader process, which looks, to the session."""
+
+    def __init__(self) -> None:
+        self._ends: list[Connection[Any, Any]] = []
+
+    def open(self) -> None:
+        """Make it; before loader processes start, which have both ends then."""
+        self._ends = list(Pipe(duplex=False))
+
+    def begun(self) -> None:
+        """They have started: only they write."""
+        self._ends[1].close()
+
+    def write(self, words: SampleWords) -> None:
+        """In a loader process, once: say what was found; nothing: it is not the first one."""
+        with contextlib.suppress(OSError):  # the session has closed, or its process has ended
+            if words:
+                self._ends[1].send(words)
+        self.close()
+
+    def read(self) -> SampleWords:
+        """Return what the first loader process says; nothing if it takes too long.  Once."""
+        words: SampleWords = {}
+        with contextlib.suppress(EOFError, OSError):  # it has ended, or has nothing to say
+            if self._ends and self._ends[0].poll(WAIT_S):
+                words = self._ends[0].recv()
+        self.close()
+        return words
+
+    def close(self) -> None:
+        """Give both ends back."""
+        for end in self._ends:
+            end.close()
+
+
+def _indices(size: int, seed: int) -> Iterable[int]:
+    others = (seeds.mix("sample", seed, number) % size for number in range(1, NUM_SAMPLES))
+    return dict.fromkeys((0, *others))
+
+
+def _drawn(dataset: Any, index: int, place: tuple[int, int, int], cheap_s: float) -> str | None:
+    """Return the word of a sample; ``_VARIES``: it is another one each time; None: no word."""
+    words = set()
+    for draw in range(MOST_DRAWS):
+        if draw >= FEWEST_DRAWS and time.monotonic() > cheap_s:
+            break
+        randomness.seed_place("item", *place)
+        try:
+            words.add(digest("", [_SampleLook().word(dataset[index], _SampleLook.depth)]).strip())
+        except Exception:  # the script's own, which is told in the step that needs this sample
+            return None
+        if len(words) > 1:
+            return _VARIES
+    return words.pop()
+
+
+class _SampleLook(Look):
+    """Arrays are looked at as a whole; paths are alike; what is of no known kind raises."""
+
+    depth = 100
+
+    def rule(self, value: Any) -> str | None:
+        if isinstance(value, PurePath):
+            return "text"
+        if isinstance(value, str):
+            is_path = value.startswith("/") or "://" in value
+            return "text" if is_path else digest("text", [value])
+        if isinstance(value, torch.Tensor):
+            is_plain = value.layout is torch.strided and value.device.type == "cpu"
+            if not is_plain or value.is_quantized:
+                raise TypeError
+            return tensor_word(value.contiguous(), most=max(1, value.numel()))
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind == "U":  # texts, which may be paths
+                return self.word(value.tolist(), self.depth)
+            return digest(array_word(value), [value.tobytes()])
+        if callable(getattr(value, "tobytes", None)) and hasattr(value, "mode"):  # one of Pillow's
+            return digest(f"{value.mode} {np.shape(value)}", [value.tobytes()])
+        return None
+
+    def unknown(self, value: Any) -> str:
+        raise TypeError
