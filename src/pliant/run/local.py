@@ -13,6 +13,7 @@ import asyncio
 import os
 import secrets
 import socket
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +73,7 @@ async def _run(config: JobConfig, observer: Observer | None, start_server: Start
         agent = _agent(config, observer, start_server, devices=devices)
         try:
             agent.open()  # imports torch in a process of its own while this one imports FastAPI
-            return await _run_alone(agent, config, observer)
+            return (await _live(config, agent, observer, room=room)).exit_code
         finally:
             await agent.close()
 
@@ -103,16 +104,27 @@ def _agent(
     )
 
 
-async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
-    """Serve the job's coordinator, connect the agent, and wait for the end."""
-    token, room = secrets.token_urlsafe(32), config.settings.core_replicas
-    async with hosted(config, token=token, room=room, observer=observer) as host:
+async def _live(
+    config: JobConfig,
+    agent: Agent,
+    observer: Observer | None,
+    *,
+    room: int,
+    tenant: Tenant | None = None,
+) -> EndJob:
+    """Serve the job's coordinator, connect the agent, and wait for the end.
+
+    Of a job in a pool the pool says when the agent starts workers.
+    """
+    token, on_offer = secrets.token_urlsafe(32), None if tenant is None else tenant.pushed
+    async with hosted(config, token=token, room=room, observer=observer, on_offer=on_offer) as host:
         agent.guard()
-        try:
-            end = await host.until_the_end(agent.serve(always_at(host.url), token))
-        finally:
-            await agent.close()
-    return end.exit_code
+        with nullcontext() if tenant is None else tenant.life(host, agent):
+            talks = () if tenant is None else (tenant.talks(),)
+            try:
+                return await host.until_the_end(agent.serve(always_at(host.url), token), *talks)
+            finally:
+                await agent.close()
 
 
 async def _run_in_pool(
@@ -129,28 +141,9 @@ async def _run_in_pool(
     )
     async with tenant.present():
         while True:
-            end = await _live_in_pool(config, tenant, observer, start_server)
+            devices = tenant.pool_devices
+            agent = _agent(config, observer, start_server, devices=devices, tenant=tenant)
+            room = devices // config.workers_per_replica
+            end = await _live(config, agent, observer, room=room, tenant=tenant)
             if tenant.is_over(end.exit_code):
                 return end.exit_code
-
-
-async def _live_in_pool(
-    config: JobConfig, tenant: Tenant, observer: Observer | None, start_server: StartServer
-) -> EndJob:
-    """Serve the job's coordinator and connect the agent; the pool says when it starts workers."""
-    token, devices = secrets.token_urlsafe(32), tenant.pool_devices
-    agent = _agent(config, observer, start_server, devices=devices, tenant=tenant)
-    async with hosted(
-        config,
-        token=token,
-        room=devices // config.workers_per_replica,
-        observer=observer,
-        on_offer=tenant.pushed,
-    ) as host:
-        agent.guard()
-        with tenant.life(host, agent):
-            try:
-                serving = agent.serve(always_at(host.url), token)
-                return await host.until_the_end(serving, tenant.talks())
-            finally:
-                await agent.close()

@@ -170,7 +170,20 @@ async def _serve(
     agent: Agent, places: Places, token: str, say: Callable[[str], None]
 ) -> EndJob | None:
     with told_to_end(say) as (interrupted, hurried):
-        return await _serve_until(agent, places, token, interrupted, hurried)
+        serving = asyncio.create_task(agent.serve(places, token))
+        stopping = asyncio.create_task(interrupted.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+            else:
+                await agent.depart(hurried)  # the job may have ended with what was here
+            return agent.ended
+        finally:
+            for task in (serving, stopping):
+                task.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
+            await agent.close()
 
 
 @contextmanager
@@ -187,26 +200,3 @@ def told_to_end(say: Callable[[str], None]) -> Iterator[tuple[asyncio.Event, asy
 
     with on_signals(dict.fromkeys((signal.SIGINT, *END_SIGNALS), end)):
         yield interrupted, hurried
-
-
-async def _serve_until(
-    agent: Agent,
-    places: Places,
-    token: str,
-    interrupted: asyncio.Event,
-    hurried: asyncio.Event,
-) -> EndJob | None:
-    serving = asyncio.create_task(agent.serve(places, token))
-    stopping = asyncio.create_task(interrupted.wait())
-    try:
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
-        else:
-            await agent.depart(hurried)  # the job may have ended with what was here
-        return agent.ended
-    finally:
-        for task in (serving, stopping):
-            task.cancel()
-        await asyncio.gather(serving, stopping, return_exceptions=True)
-        await agent.close()

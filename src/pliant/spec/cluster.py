@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from pliant.core.durations import MOST_S
 from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_TEAM
 from pliant.spec.load import load_as
-from pliant.spec.model import Model, Seconds, check_name, impossible
+from pliant.spec.model import Model, Seconds, check_name, impossible, refuse_twice
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, promised_too_much
 
 ClusterName = Annotated[str, check_name("name")]
@@ -88,9 +88,7 @@ class ClusterSpec(Model):
             ("group of nodes", [entry.name for entry in self.nodes]),
             ("service", [entry.name for entry in self.inference]),
         ):
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise impossible(f"{what} {twice} is given twice")
+            refuse_twice(what, names)
         if self.devices > MOST_DEVICES:
             raise impossible(
                 f"spec.nodes have {self.devices} devices between them; at most {MOST_DEVICES} can"

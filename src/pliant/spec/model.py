@@ -40,6 +40,12 @@ def impossible(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("impossible", "{sentence}", {"sentence": sentence})
 
 
+def refuse_twice(what: str, names: list[str]) -> None:
+    """Refuse a name that is given to two things of one kind."""
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise impossible(f"{what} {twice} is given twice")
+
+
 def check_name(field: str) -> AfterValidator:
     """Refuse a name in this field that could not name a file."""
 

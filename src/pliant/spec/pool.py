@@ -26,7 +26,7 @@ from pliant.core.device_names import parse_devices
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_POOL
 from pliant.spec.load import load_as
-from pliant.spec.model import Model, check_name, impossible
+from pliant.spec.model import Model, check_name, impossible, refuse_twice
 
 MOST_DEVICES = 100_000
 """More than any pool of one machine will have; a number above it is a mistake in typing."""
@@ -118,11 +118,8 @@ class PoolSpec(Model):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        for what, entries in (("class", self.priority_classes), ("team", self.teams)):
-            names = [entry.name for entry in entries]
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise impossible(f"{what} {twice} is given twice")
+        refuse_twice("class", [entry.name for entry in self.priority_classes])
+        refuse_twice("team", [entry.name for entry in self.teams])
         classes = CLASS_VALUES.keys() | {entry.name for entry in self.priority_classes}
         for team in self.teams:
             strange = next((name for name in team.reclaim.by or () if name not in classes), None)
