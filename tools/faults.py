@@ -30,7 +30,7 @@ FAULTS = (
         "R1",
         "the register is never written",
         "core/job/controller.py",
-        "register=record_to_write(job, tx.job),",
+        "register=record_to_write(job, after),",
         "register=None,",
     ),
     Fault(
@@ -44,15 +44,22 @@ FAULTS = (
         "R2",
         "the number of a Prepare is not in the register",
         "core/membership/state.py",
-        "        number=state.issued,",
-        "        number=state.recorded.generation if state.recorded else NO_GENERATION,",
+        "        number=state.orders.issued,",
+        (
+            "        number=state.orders.recorded.generation\n"
+            "        if state.orders.recorded\n        else NO_GENERATION,"
+        ),
     ),
     Fault(
         "R2",
         "a failed attempt's number is used again",
         "core/membership/changes.py",
-        "generation=Generation(state.issued + 1),",
-        "generation=Generation((state.recorded.generation if state.recorded else 0) + 1),",
+        "generation=Generation(state.orders.issued + 1),",
+        (
+            "generation=Generation(\n"
+            "            state.orders.recorded.generation + 1 if state.orders.recorded else 1\n"
+            "        ),"
+        ),
     ),
     Fault(
         "R2",
@@ -65,8 +72,8 @@ FAULTS = (
         "R2",
         "a new coordinator begins again with the numbers",
         "core/membership/rejoin.py",
-        "        issued=register.number,\n",
-        "        issued=recorded.generation if recorded else NO_GENERATION,\n",
+        "            issued=register.number,\n",
+        "            issued=recorded.generation if recorded else NO_GENERATION,\n",
     ),
     Fault(
         "R3",
@@ -79,14 +86,14 @@ FAULTS = (
         "R4",
         "a new coordinator decides before everybody was heard",
         "core/job/registration.py",
-        "    if silent and tx.now_s < tx.job.register_by_s:\n",
-        "    if silent and not tx.job.registered:\n",
+        "    if silent and tx.now_s < tx.job.registration.by_s:\n",
+        "    if silent and not tx.job.registration.registered:\n",
     ),
     Fault(
         "R4",
         "a member that does not register is waited for without end",
         "core/job/registration.py",
-        "    if silent and tx.now_s < tx.job.register_by_s:\n",
+        "    if silent and tx.now_s < tx.job.registration.by_s:\n",
         "    if silent:\n",
     ),
     Fault(
@@ -128,8 +135,8 @@ FAULTS = (
         "R6",
         "an answer to an older attempt counts",
         "core/membership/worker_events.py",
-        "if state.attempt is None or event.generation != state.attempt.generation:",
-        "if state.attempt is None:",
+        "if state.orders.attempt is None or event.generation != state.orders.attempt.generation:",
+        "if state.orders.attempt is None:",
     ),
     Fault(
         "R6",
@@ -198,8 +205,8 @@ FAULTS = (
         "R9",
         "a leaver is released at the first Switched",
         "core/membership/worker_events.py",
-        "    if state.leavers and state.awaiting <= state.joiners:",
-        "    if state.leavers:",
+        "    if state.orders.leavers and state.wait.awaiting <= state.orders.joiners:",
+        "    if state.orders.leavers:",
     ),
     Fault(
         "R9",
@@ -212,7 +219,7 @@ FAULTS = (
         "R9",
         "leavers are not released by the coordinator that comes after",
         "core/membership/rejoin.py",
-        "if state.leavers else ()\n",
+        "if state.orders.leavers else ()\n",
         "if False else ()\n",
     ),
     Fault(
@@ -226,8 +233,8 @@ FAULTS = (
         "R11",
         "Broken in the newest generation is stale",
         "core/membership/worker_events.py",
-        "if not known or event.generation < state.formed:",
-        "if not known or event.generation <= state.formed:",
+        "if not known or event.generation < state.orders.formed:",
+        "if not known or event.generation <= state.orders.formed:",
     ),
     Fault(
         "R11",
@@ -240,8 +247,8 @@ FAULTS = (
         "R11",
         "a Broken is forgotten when its generation forms",
         "core/membership/worker_events.py",
-        "        reform_at_s=state.reform_at_s if state.broken >= formed else NEVER,",
-        "        reform_at_s=NEVER,",
+        "reform_at_s=state.trouble.reform_at_s if state.trouble.broken >= formed else NEVER,",
+        "reform_at_s=NEVER,",
     ),
     Fault(
         "R12",
@@ -249,7 +256,7 @@ FAULTS = (
         "core/membership/changes.py",
         ("    places = group.seats(state)\n    if not places:"),
         (
-            '    left = (Seat(replica=r, endpoint="") for r in sorted(state.leavers))\n'
+            '    left = (Seat(replica=r, endpoint="") for r in sorted(state.orders.leavers))\n'
             "    places = (*group.seats(state), *left)\n"
             "    if not places:"
         ),
@@ -258,8 +265,8 @@ FAULTS = (
         "R12",
         "a Reform has an old number",
         "core/membership/changes.py",
-        ("        issued=order.generation,\n        recorded=order,"),
-        "        recorded=order,",
+        ("            issued=order.generation,\n            recorded=order,"),
+        "            recorded=order,",
     ),
     Fault(
         "R12",

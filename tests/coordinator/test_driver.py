@@ -739,7 +739,7 @@ def test_which_nodes_are_apart_is_logged_when_that_changes(
 
     def begin_apart(**given: Any) -> tuple[Job, Ready]:
         job, ready = begin(**given)
-        return replace(job, apart=known), ready
+        return replace(job, nodes=replace(job.nodes, apart=known)), ready
 
     monkeypatch.setattr(controller, "begin", begin_apart)
 

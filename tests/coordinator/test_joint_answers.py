@@ -76,7 +76,7 @@ def heard(
         )
         for event in story:
             await joint.to([Incoming(event)], HeardTogether())
-        while clock[0] < min(core.state.membership.deadline_s, 100.0):
+        while clock[0] < min(core.state.membership.wait.deadline_s, 100.0):
             clock[0] += 1.0
             for name in core.state.replicas:
                 beat = Progressed(replica=name, generation=Generation(1), committed=1, calls=0)

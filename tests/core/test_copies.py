@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from pliant.core.copies import changed
-from pliant.core.job.state import Job, JobSettings
+from pliant.core.job.state import Job, JobSettings, Offer
 from pliant.core.membership.state import Membership, Pulse
 from pliant.core.values import Incarnation
 
@@ -17,11 +17,13 @@ JOB = Job(membership=MEMBERSHIP)
 
 def test_a_copy_is_what_replace_makes() -> None:
     assert changed(MEMBERSHIP, stale=3) == replace(MEMBERSHIP, stale=3)
-    assert changed(JOB, seen_s=1.0, stale=2) == replace(JOB, seen_s=1.0, stale=2)
+    assert changed(JOB, named=1, offer=Offer(replicas=2)) == replace(
+        JOB, named=1, offer=Offer(replicas=2)
+    )
     assert changed(JOB) == JOB
-    assert JOB.seen_s == 0.0
+    assert JOB.named == 0
     with pytest.raises(FrozenInstanceError):
-        changed(JOB).seen_s = 1.0  # type: ignore[misc]
+        changed(JOB).named = 1  # type: ignore[misc]
 
 
 def test_only_fields_of_values_that_check_nothing_are_set() -> None:

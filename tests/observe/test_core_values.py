@@ -11,9 +11,10 @@ from tests.simulate.recorded import SCENARIOS
 
 from pliant.core import events
 from pliant.core.commands import EndReplica
-from pliant.core.job.state import Job, JobSettings
+from pliant.core.job.state import Job, JobSettings, Nodes, Offer
+from pliant.core.membership.state import Membership, Orders
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Generation, NodeId, Register, ReplicaId
+from pliant.core.values import Generation, Incarnation, NodeId, Register, ReplicaId
 from pliant.observe.core_values import event_in, value_of, written
 from pliant.simulate.replay_core import CoreAlone
 from pliant.simulate.replay_player import play
@@ -34,6 +35,25 @@ def test_what_a_core_knows_at_any_moment_is_the_same_again(path: Any) -> None:
             return answer
 
     play(path.read_text(), Keeping)
+
+
+def test_a_log_names_no_part_of_a_job_and_its_fields_as_it_always_did() -> None:
+    offer, orders = Offer(replicas=3, reason="less"), Orders(issued=Generation(4))
+    membership = Membership(incarnation=Incarnation(2), orders=orders)
+    job = Job(
+        membership=membership, named=7, offer=offer, nodes=Nodes(silent=frozenset({NodeId("n")}))
+    )
+
+    found = written(Job, job)
+
+    fields = {"named": 7, "offered": 3, "offer_reason": "less", "silent": ["n"], "nodes": []}
+    parts = {"offer", "sizing", "stragglers", "budget", "start", "ending", "checkpoints"}
+    assert fields.items() <= found.items()
+    assert found["membership"]["issued"] == 4
+    assert not parts & found.keys()
+    assert len(found) == 53
+    assert len(found["membership"]) == 33
+    assert value_of(Job, found) == job
 
 
 def test_settings_are_the_same_again() -> None:

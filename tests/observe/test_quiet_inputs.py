@@ -71,7 +71,9 @@ def test_signs_that_are_left_out_change_nothing(seed: int) -> None:
                 kept += 1
                 other, ready = controller.step(other, told, now_s=at_s, settings=SETTINGS)
                 assert not ready.commands
-            assert replace(other, story=()) == replace(job, story=())
+            assert replace(other, history=replace(other.history, story=())) == replace(
+                job, history=replace(job.history, story=())
+            )
     for entry in quiet.taken():
         at_s, told = quiet_of(entry)
         other, _ = controller.step(other, told, now_s=at_s, settings=SETTINGS)
@@ -128,7 +130,7 @@ def test_who_has_come_to_the_boundary_is_not_forgotten() -> None:
 
     all_heard, written, number = told_both_ways(trained(100.0, has_switched=False), told)
 
-    assert all_heard.membership.arrived == {"r1"}
+    assert all_heard.membership.wait.arrived == {"r1"}
     assert written == all_heard
     assert number == 4
 

@@ -236,8 +236,8 @@ class JobDriver:
         """
         if not self._has_begun:
             await self.begin()
-        if self._core.state.policy is not None:  # of a coordinator before
-            write_policy(self.log, self._core.state.policy)
+        if self._core.state.sizing.policy is not None:  # of a coordinator before
+            write_policy(self.log, self._core.state.sizing.policy)
         try:
             while self._end is None:
                 await self._look_at_register()

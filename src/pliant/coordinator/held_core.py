@@ -34,7 +34,7 @@ from pliant.core.tenancy import Demand
 from pliant.core.values import Register, ReplicaId
 from pliant.machine.clock import TICK_S
 
-_seen_of = attrgetter("policy", "apart", "slow", "silent")
+_seen_of = attrgetter("sizing.policy", "nodes.apart", "stragglers.slow", "nodes.silent")
 """What people see of a job, and of which no command tells (``job_changes``)."""
 
 
@@ -78,7 +78,7 @@ class HeldCore:
     @property
     def policy(self) -> Policy:
         """What counts now: what someone has set, or what the job was started with."""
-        return self.state.policy or self._settings.policy
+        return self.state.sizing.policy or self._settings.policy
 
     @property
     def is_calm(self) -> bool:
@@ -202,7 +202,7 @@ class HeldCore:
 
 
 def _stale(job: Job) -> int:
-    return job.stale + job.membership.stale
+    return job.history.stale + job.membership.stale
 
 
 def newest_reform(answers: Sequence[Answered]) -> Reform | None:

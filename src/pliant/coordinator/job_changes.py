@@ -20,17 +20,17 @@ BY_THE_REGISTER = "register"
 
 def write_changes(log: EventLog, before: Job, after: Job, *, now_s: float) -> None:
     """Log in what a job differs from what it was."""
-    if after.policy is not None and after.policy != before.policy:
-        write_policy(log, after.policy)
-    if after.apart != before.apart:
-        log.write("nodes_apart", pairs=pauses(after.apart, now_s))
-    if after.silent != before.silent:
-        heard = (before.silent - after.silent) & after.nodes.keys()
-        log.write("nodes_silent", nodes=sorted(after.silent), heard=sorted(heard))
-    if after.slow is before.slow:
+    if after.sizing.policy is not None and after.sizing.policy != before.sizing.policy:
+        write_policy(log, after.sizing.policy)
+    if after.nodes.apart != before.nodes.apart:
+        log.write("nodes_apart", pairs=pauses(after.nodes.apart, now_s))
+    if after.nodes.silent != before.nodes.silent:
+        heard = (before.nodes.silent - after.nodes.silent) & after.nodes.devices.keys()
+        log.write("nodes_silent", nodes=sorted(after.nodes.silent), heard=sorted(heard))
+    if after.stragglers.slow is before.stragglers.slow:
         return
-    slow = times(after.slow, now_s)
-    if [one[:2] for one in slow] != [one[:2] for one in times(before.slow, now_s)]:
+    slow = times(after.stragglers.slow, now_s)
+    if [one[:2] for one in slow] != [one[:2] for one in times(before.stragglers.slow, now_s)]:
         log.write("replicas_slow", replicas=slow)
 
 

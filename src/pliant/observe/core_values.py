@@ -12,17 +12,48 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
+from pliant.core.job.state import (
+    Budget,
+    Checkpoints,
+    Ending,
+    History,
+    Nodes,
+    Offer,
+    Registration,
+    Sizing,
+    Start,
+    Stragglers,
+)
+from pliant.core.membership.state import Orders, PhaseWait, Trouble
 from pliant.core.table import Table
 from pliant.observe.log import ENVELOPE, Record, number, plain, whole
 from pliant.wire.codec import type_name
 
 WHICH = "is"
 """Beside the fields of one of several values: its kind."""
+
+_PARTS: dict[type, dict[str, str]] = {
+    Nodes: {"devices": "nodes", "unheard": "unheard_nodes"},
+    Sizing: {},
+    Offer: {"replicas": "offered", "reason": "offer_reason", "notice_s": "offer_notice_s"},
+    Stragglers: {"look_s": "slow_look_s", "replaced": "replaced_slow"},
+    Budget: {},
+    Start: {"by_s": "start_by_s"},
+    Ending: {},
+    Registration: {"by_s": "register_by_s"},
+    Checkpoints: {"exist": "has_checkpoints", "may_exist": "may_have_checkpoints"},
+    History: {},
+    Orders: {},
+    PhaseWait: {},
+    Trouble: {},
+}
+"""Parts of a value, written among its own fields: a log has no name for a part.  What a log calls
+a field otherwise."""
 
 
 def written(kind: Any, value: Any) -> Any:
@@ -145,28 +176,33 @@ def _table(key: _Form, item: _Form) -> _Form:
 
 
 def _writer(kind: Any) -> Callable[[Any], Any]:
-    forms = {one.name: _form_of(_hints(kind)[one.name]) for one in _written_fields(kind)}
+    forms = _forms(kind)
 
     def write(value: Any) -> dict[str, Any]:
-        return {name: form.write(getattr(value, name)) for name, form in forms.items()}
+        found: dict[str, Any] = {}
+        for name, (key, form) in forms.items():
+            data = form.write(getattr(value, name))
+            found.update(data if key is None else {key: data})
+        return found
 
     return write
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
-    forms = {one.name: _form_of(_hints(kind)[one.name]) for one in _written_fields(kind)}
+    forms = _forms(kind)
 
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
             raise ValueError(f"no {type_name(kind)}")  # noqa: TRY004 - of data, as all here
         values = {}
-        for name, form in forms.items():
-            if name not in data:
-                continue
-            try:
-                values[name] = form.read(data[name])
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+        for name, (key, form) in forms.items():
+            if key is None:
+                values[name] = form.read(data)
+            elif key in data:
+                try:
+                    values[name] = form.read(data[key])
+                except ValueError as error:
+                    raise ValueError(f"{key}: {error}") from None
         try:
             return kind(**values)
         except TypeError as error:  # a field without a default is missing
@@ -175,13 +211,17 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     return read
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _written_fields(kind: Any) -> list[Field[Any]]:
-    return [one for one in fields(kind) if one.compare and one.repr]
+def _forms(kind: Any) -> dict[str, tuple[str | None, _Form]]:
+    """Return by which key each field of a class is written, and how; None: among the others."""
+    hints, other = get_type_hints(kind), _PARTS.get(kind, {})
+    return {
+        one.name: (
+            None if hints[one.name] in _PARTS else other.get(one.name, one.name),
+            _form_of(hints[one.name]),
+        )
+        for one in fields(kind)
+        if one.compare and one.repr
+    }
 
 
 def _checked(kind: Callable[[Any], Any], read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ was.  Knows nothing of files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from operator import attrgetter
@@ -21,8 +21,8 @@ from typing import Any
 
 from pliant.core.durations import is_moment
 from pliant.core.events import Event, Progressed, Running, Ticked
-from pliant.core.job.state import Job
-from pliant.core.membership.state import Membership
+from pliant.core.job.state import History, Job, Sizing
+from pliant.core.membership.state import Membership, PhaseWait
 from pliant.core.values import Generation, NodeId, ReplicaId
 from pliant.observe.log import whole
 
@@ -34,17 +34,24 @@ Entry = list[Any]
 _HELD_UP = 2
 """Added to the number of a worker, which may be -1: 0 stands for none."""
 
-_COMMITS = ("committed", "hung_at_s")
+
+def _others(kind: type, *names: str, of: str = "") -> tuple[str, ...]:
+    """Return the other fields that count when values are compared, as ``attrgetter`` reads them."""
+    return tuple(of + one.name for one in fields(kind) if one.compare and one.name not in names)
 
 
-def _all_but(kind: type, *names: str) -> Callable[[object], tuple[object, ...]]:
-    """Return what reads the other fields at once: a thousand agents send two thousand a second."""
-    return attrgetter(*(one.name for one in fields(kind) if one.compare and one.name not in names))
-
-
-_rest_of_job = _all_but(Job, "membership", "seen_s", "costs")
-_rest_of_membership = _all_but(Membership, "pulses", *_COMMITS)
-_commits_of = attrgetter(*_COMMITS)
+# One reader for all fields: a thousand agents send two thousand signs of life a second.
+_rest_of_job = attrgetter(
+    *_others(Job, "membership", "history", "sizing"),
+    *_others(History, "seen_s", of="history."),
+    *_others(Sizing, "costs", of="sizing."),
+)
+_rest_of_membership = attrgetter(
+    *_others(Membership, "pulses", "committed", "wait"),
+    *_others(PhaseWait, "hung_at_s", of="wait."),
+    *_others(PhaseWait, "hung_at_s", of="wait."),
+)
+_commits_of = attrgetter("committed", "wait.hung_at_s")
 
 
 class _Effect(Enum):
@@ -194,18 +201,18 @@ def _entry(event: Quiet, after: Job | None, now_s: float) -> Entry:
 
 def _effect(event: Quiet, before: Job, after: Job, now_s: float, silence_s: float) -> _Effect:
     """Say what came of an event.  A tick has looked at everybody's signs of life."""
-    if isinstance(event, Ticked) or now_s - before.seen_s > silence_s:
+    if isinstance(event, Ticked) or now_s - before.history.seen_s > silence_s:
         return _Effect.OTHER
     if _rest_of_job(before) != _rest_of_job(after):
         return _Effect.OTHER
     old, new = before.membership, after.membership
-    if old is new and before.costs is after.costs:
+    if old is new and before.sizing.costs is after.sizing.costs:
         return _Effect.LIFE
     if _rest_of_membership(old) != _rest_of_membership(new):
         return _Effect.OTHER
     if _trouble_of(event, old) != _trouble_of(event, new):
         return _Effect.OTHER
-    is_same = before.costs is after.costs and _commits_of(old) == _commits_of(new)
+    is_same = before.sizing.costs is after.sizing.costs and _commits_of(old) == _commits_of(new)
     return _Effect.LIFE if is_same else _Effect.COMMIT
 
 

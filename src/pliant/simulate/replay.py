@@ -176,7 +176,9 @@ class _Replay:
             yield Break(place=entry.place, is_certain=False, why=why_not)
             again = "the replay goes on from what was recorded"
             yield Break(place=entry.place, is_certain=True, why=again)
-        latest = entry.job.seen_s if life is None else max(life.latest, entry.job.seen_s)
+        latest = (
+            entry.job.history.seen_s if life is None else max(life.latest, entry.job.history.seen_s)
+        )
         self.lives = {number: _Life(settings=entry.settings, job=entry.job, latest=latest)}
 
 
@@ -218,7 +220,7 @@ def _answer(life: _Life, before: Job, told: Told) -> tuple[Job, Ready]:
         raise ValueError(f"time goes back, from {life.latest:.6f} s to {told.now_s:.6f} s")
     life.latest = told.now_s
     if isinstance(told.event, NodeJoined):
-        devices = sum(before.nodes.values()) + told.event.devices
+        devices = sum(before.nodes.devices.values()) + told.event.devices
         if devices > MOST_DEVICES_IN_ALL:
             raise ValueError(f"{devices} devices; at most {MOST_DEVICES_IN_ALL} are replayed")
     return controller.step(before, told.event, now_s=told.now_s, settings=life.settings)

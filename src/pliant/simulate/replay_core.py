@@ -69,10 +69,10 @@ class CoreAlone:
             raise ConflictError("another coordinator has taken over")
         if ready.register is not None:
             self._register = coordinator.register = ready.register
-        stale = coordinator.job.stale + coordinator.job.membership.stale
-        return Answer(ready, is_stale=stale > before.stale + before.membership.stale)
+        stale = coordinator.job.history.stale + coordinator.job.membership.stale
+        return Answer(ready, is_stale=stale > before.history.stale + before.membership.stale)
 
     def explain(self) -> str:
         """Return the reason of the newest coordinator's last decision; empty before the first."""
-        decision = self._coordinators[-1].job.decision
+        decision = self._coordinators[-1].job.sizing.decision
         return "" if decision is None else decision.reason

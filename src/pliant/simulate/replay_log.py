@@ -281,7 +281,7 @@ def _began(record: Record, place: LogPlace) -> Began:
 
 def _known(record: Record, place: LogPlace) -> CoreState:
     job: Job = value_of(Job, record.get("state"))
-    if any(not 0 <= devices <= MOST_DEVICES for devices in job.nodes.values()):
+    if any(not 0 <= devices <= MOST_DEVICES for devices in job.nodes.devices.values()):
         raise ValueError(f"a node has more than {MOST_DEVICES} devices")
     return CoreState(
         place=place,

@@ -205,9 +205,11 @@ def _plain_models(turns: Sequence[Turn]) -> Callable[[Any], Any]:
     spares = [one for turn in turns if (one := _spare_of(turn.event)) is not None]
     before = turns[0].before
     if before is not None:
-        spares += [*before.membership.spares.values(), *filter(None, [before.reference])]
-        spares += [one.spare for one in before.registered.values() if one.spare is not None]
-        spares += [one for kept in before.kept if (one := _spare_of(kept)) is not None]
+        spares += [*before.membership.spares.values(), *filter(None, [before.start.reference])]
+        spares += [
+            one.spare for one in before.registration.registered.values() if one.spare is not None
+        ]
+        spares += [one for kept in before.registration.kept if (one := _spare_of(kept)) is not None]
     layouts, identities = ({one.layout for one in spares}, {one.identity for one in spares})
     short: dict[str, Any] = {"layout": "same"} if len(layouts) == 1 else {}
     if len(identities) == 1:
@@ -240,13 +242,18 @@ def _plain_job(job: Job, plainly: Callable[[Any], Any]) -> Job:
     waiting = job.membership.spares
     return replace(
         job,
-        reference=plainly(job.reference),
+        start=replace(job.start, reference=plainly(job.start.reference)),
         membership=replace(
             job.membership,
             spares=type(waiting)({name: plainly(one) for name, one in waiting.items()}),
         ),
-        registered=type(job.registered)({n: plainly(one) for n, one in job.registered.items()}),
-        kept=tuple(map(plainly, job.kept)),
+        registration=replace(
+            job.registration,
+            registered=type(job.registration.registered)(
+                {n: plainly(one) for n, one in job.registration.registered.items()}
+            ),
+            kept=tuple(map(plainly, job.registration.kept)),
+        ),
     )
 
 

@@ -145,4 +145,9 @@ def _set_minimums(case: Case) -> list[int]:
 def _without_counters(job: Job) -> Job:
     """Forget what nothing depends on, so that equal futures are equal states."""
     membership = replace(job.membership, stale=0)
-    return replace(job, stale=0, membership=membership, pace=Pace(), costs=Costs())
+    return replace(
+        job,
+        history=replace(job.history, stale=0),
+        membership=membership,
+        sizing=replace(job.sizing, pace=Pace(), costs=Costs()),
+    )

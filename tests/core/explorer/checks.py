@@ -196,7 +196,7 @@ def _may_be_apart(universe: Universe, world: World, process: Process, reason: st
         return True
     job: Job = universe.states[world.coordinator]
     node = universe.node_name(process.node)
-    return reason == APART and any(node in pair for pair in job.apart)
+    return reason == APART and any(node in pair for pair in job.nodes.apart)
 
 
 def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
@@ -225,12 +225,16 @@ def check_leaving(universe: Universe, world: World, number: int) -> None:
     Or if it is saved before: what becomes of the last holder then, ``check_holder`` says.
     """
     job: Job = universe.states[world.coordinator]
-    if universe.node_name(number) not in job.leaving or not group.members(job.membership):
+    if universe.node_name(number) not in job.nodes.leaving or not group.members(job.membership):
         return
     if is_durable(job):
         return
     names = map(universe.node_name, range(len(universe.nodes)))
-    stay = {n for n, name in enumerate(names) if name in job.nodes and name not in job.leaving}
+    stay = {
+        n
+        for n, name in enumerate(names)
+        if name in job.nodes.devices and name not in job.nodes.leaving
+    }
     there = [process for process in world.processes if process.node in stay]
     if any(p.alive or p.exit is not None or p.unreaped for p in there):
         return

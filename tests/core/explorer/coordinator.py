@@ -365,7 +365,7 @@ def say_leaving(universe: Universe, world: World, number: int) -> World:
     if node.leaves_by < 0 or world.ended is not None:
         return world
     notice_s = float(max(0, node.leaves_by - world.now))
-    was_told = name in universe.states[world.coordinator].leaving
+    was_told = name in universe.states[world.coordinator].nodes.leaving
     world = hear(universe, world, NodeLeaving(node=name, notice_s=notice_s), number)
     if not was_told:
         check_leaving(universe, world, number)
@@ -439,7 +439,8 @@ def nap(universe: Universe, world: World) -> World:
     job: Job = universe.states[world.coordinator]
     coming = {name for name, one in job.replicas.items() if one.state is ReplicaState.STARTING}
     world = world._replace(
-        now=world.now + NAP_S, expected=world.expected | coming | job.looking | set(job.outdated)
+        now=world.now + NAP_S,
+        expected=world.expected | coming | job.checkpoints.looking | set(job.checkpoints.outdated),
     )
     if job.stage is Stage.RECOVERING:  # so late it need not wait for who tells how they have ended
         world = world._replace(passed_by=world.passed_by | {name for name, _ in world.finished})

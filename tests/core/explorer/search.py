@@ -130,7 +130,7 @@ def is_over(universe: Universe, world: World) -> bool:
     job: Job = universe.states[world.coordinator]
     if job.stage is Stage.FINISHING:
         return False
-    if job.offered is not None and job.offered < universe.min_replicas:
+    if job.offer.replicas is not None and job.offer.replicas < universe.min_replicas:
         return True
     mute = {p.name for p in world.processes if p.unreaped or is_mute(world, p)}
     holders = frozenset(group.members(job.membership)) - group.outsiders(job.membership)
@@ -142,7 +142,7 @@ def is_over(universe: Universe, world: World) -> bool:
     room -= taken_back(universe, job)
     if world.severed:
         room = min(room, most_together(universe, world))
-    return bool(job.membership.unheard & mute) or room < universe.min_replicas
+    return bool(job.membership.trouble.unheard & mute) or room < universe.min_replicas
 
 
 def reached(world: World) -> list[int]:
@@ -153,7 +153,9 @@ def reached(world: World) -> list[int]:
 def taken_back(universe: Universe, job: Job) -> int:
     """Return how many devices the job takes for reclaimed, no more than were."""
     has = enumerate(universe.nodes)
-    missing = sum(devices - job.nodes.get(universe.node_name(n), devices) for n, devices in has)
+    missing = sum(
+        devices - job.nodes.devices.get(universe.node_name(n), devices) for n, devices in has
+    )
     return min(missing, universe.reclaims)
 
 

@@ -108,7 +108,7 @@ def publish(universe: Universe, world: World, process: Process, name: str) -> Wo
     if name not in [known.name for known in world.storage]:
         world = world._replace(storage=(*world.storage, found))
         job: Job = universe.states[world.coordinator]
-        if job.membership.phase is Phase.LOST and process.name not in job.publishers:
+        if job.membership.phase is Phase.LOST and process.name not in job.checkpoints.publishers:
             world = world._replace(unawaited=world.unawaited | {name})
     event = Saved(
         replica=process.name,

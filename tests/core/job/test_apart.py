@@ -81,24 +81,26 @@ def test_who_meets_and_who_goes_is_forgotten(drawn: list[frozenset[NodeId]]) -> 
 def test_the_job_looks_again_when_one_may_be_tried() -> None:
     settings = JobSettings()
     job, _ = controller.begin(now_s=0.0, settings=settings)
-    job = replace(job, apart=found(NOTHING, [pair(N1, N2)], 10.0))
+    job = replace(job, nodes=replace(job.nodes, apart=found(NOTHING, [pair(N1, N2)], 10.0)))
 
     assert controller.next_deadline_s(job) == 10.0 + FIRST_S
 
     job, _ = controller.step(job, Ticked(), now_s=10.0 + FIRST_S, settings=settings)
 
-    assert job.apart[N1, N2].again_at_s == DUE
+    assert job.nodes.apart[N1, N2].again_at_s == DUE
     assert controller.next_deadline_s(job) == settings.start_s
 
 
 def test_a_node_that_is_lost_may_come_back_with_another_network() -> None:
     settings = JobSettings()
     job, _ = controller.begin(now_s=0.0, settings=settings)
-    job = replace(job, apart=found(NOTHING, [pair(N1, N2), pair(N2, N3)], 0.0))
+    job = replace(
+        job, nodes=replace(job.nodes, apart=found(NOTHING, [pair(N1, N2), pair(N2, N3)], 0.0))
+    )
 
     job, _ = controller.step(job, NodeLost(node=N1), now_s=1.0, settings=settings)
 
-    assert set(job.apart) == {(N2, N3)}
+    assert set(job.nodes.apart) == {(N2, N3)}
 
 
 def test_a_thousand_nodes_of_which_two_are_apart_are_not_looked_at_pair_by_pair() -> None:
@@ -109,9 +111,12 @@ def test_a_thousand_nodes_of_which_two_are_apart_are_not_looked_at_pair_by_pair(
     replicas = {name: Replica(node=node) for name, node in zip(names, nodes, strict=True)}
     job = replace(
         job,
-        nodes=Table(dict.fromkeys(nodes, 1)),
+        nodes=replace(
+            job.nodes,
+            devices=Table(dict.fromkeys(nodes, 1)),
+            apart=found(NOTHING, [pair(N1, N2)], 0.0),
+        ),
         replicas=Table(replicas),
-        apart=found(NOTHING, [pair(N1, N2)], 0.0),
     )
     began_s = time.thread_time()
 

@@ -128,8 +128,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert hash(after) == hash(again[0])
         self.job = after
         self.past.append(event)
-        newest = after.membership.recorded
-        if newest is None or after.membership.formed == newest.generation:
+        newest = after.membership.orders.recorded
+        if newest is None or after.membership.orders.formed == newest.generation:
             self.open_switch = None
         if isinstance(event, Switched):
             self.switched.add((event.replica, event.generation))
@@ -194,7 +194,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.used.append(order.generation)
         size = len(order.members)
         assert size <= SLOTS
-        policy = self.job.policy or SETTINGS.policy
+        policy = self.job.sizing.policy or SETTINGS.policy
         assert order.hold == (size < policy.min_replicas)
         assert order.origin is None or order.origin in order.replicas
         assert order.restore == (self.register.restore if order.origin else None)
@@ -206,7 +206,7 @@ class AnyOrder(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.started or [ReplicaId("r1")]), label="who")
 
     def some_generation(self, data: st.DataObject) -> Generation:
-        newest = int(self.job.membership.issued)
+        newest = int(self.job.membership.orders.issued)
         return Generation(max(0, newest - data.draw(st.integers(0, 2), label="behind")))
 
     @rule(data=st.data(), calls=st.integers(0, 1), seen=st.sampled_from([0, 0, 1, 2]))
@@ -215,7 +215,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_it=st.booleans())
     def cannot_restore(self, data: st.DataObject, is_it: bool) -> None:
-        order = self.job.membership.recorded
+        order = self.job.membership.orders.recorded
         if order is None or order.restore is None or not is_it:
             name, generation, found = self.anyone(data), self.some_generation(data), "8/1"
         else:
@@ -359,27 +359,29 @@ class AnyOrder(RuleBasedStateMachine):
             if replica.state is ReplicaState.STARTING:
                 self.feed(spare(name, calls=self.job.membership.calls))
 
-    @precondition(lambda self: self.job.looking)
+    @precondition(lambda self: self.job.checkpoints.looking)
     @rule()
     def everyone_asked_to_look_does(self) -> None:
-        for name in sorted(self.job.looking):
+        for name in sorted(self.job.checkpoints.looking):
             self.feed(spare(name, calls=self.job.membership.calls, sees=FOUND[:1]))
 
     @precondition(lambda self: self.job.membership.phase is Phase.PREPARING)
     @rule()
     def everyone_prepares(self) -> None:
         state = self.job.membership
-        for name in sorted(state.awaiting):
-            self.feed(Prepared(replica=name, generation=state.issued))
+        for name in sorted(state.wait.awaiting):
+            self.feed(Prepared(replica=name, generation=state.orders.issued))
 
     @precondition(lambda self: self.job.membership.phase in (Phase.SWITCHING, Phase.REFORMING))
     @rule()
     def everyone_switches(self) -> None:
         state = self.job.membership
-        assert state.recorded is not None
-        for name in sorted(state.awaiting):
+        assert state.orders.recorded is not None
+        for name in sorted(state.wait.awaiting):
             self.feed(
-                Switched(replica=name, generation=state.recorded.generation, step=state.committed)
+                Switched(
+                    replica=name, generation=state.orders.recorded.generation, step=state.committed
+                )
             )
 
     @rule()
@@ -466,10 +468,10 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def formed_generations_have_all_their_members(self) -> None:
         state = self.job.membership
-        if state.phase in (Phase.STEADY, Phase.PREPARING) and state.recorded is not None:
-            assert state.formed == state.recorded.generation
-            present = set(state.recorded.replicas) - self.exited
-            assert {(name, state.formed) for name in present} <= self.switched
+        if state.phase in (Phase.STEADY, Phase.PREPARING) and state.orders.recorded is not None:
+            assert state.orders.formed == state.orders.recorded.generation
+            present = set(state.orders.recorded.replicas) - self.exited
+            assert {(name, state.orders.formed) for name in present} <= self.switched
 
     @invariant()
     def the_lost_are_forgotten(self) -> None:
@@ -477,24 +479,26 @@ class AnyOrder(RuleBasedStateMachine):
             return
         state = self.job.membership
         gone = self.exited - set(self.job.replicas)
-        assert not gone & (set(group.members(state)) | state.awaiting | set(state.spares))
+        assert not gone & (set(group.members(state)) | state.wait.awaiting | set(state.spares))
         assert not gone & set(state.pulses)
 
     @invariant()
     def who_rests_waits_for_nobody(self) -> None:
         state = self.job.membership
         if state.phase in (Phase.EMPTY, Phase.STEADY, Phase.LOST):
-            assert not state.awaiting
-            assert state.attempt is None
-            assert state.deadline_s == group.NEVER
+            assert not state.wait.awaiting
+            assert state.orders.attempt is None
+            assert state.wait.deadline_s == group.NEVER
 
     @invariant()
     def never_more_than_there_may_be(self) -> None:
         if self.job.stage is Stage.RECOVERING:
             return
-        spares = self.job.decision.spare_replicas if self.job.decision else 0
-        assert len(live(self.job)) - spares <= (5 if self.job.reference is None else SLOTS)
-        assert self.job.offered is None or len(live(self.job)) <= max(self.job.offered, MIN)
+        spares = self.job.sizing.decision.spare_replicas if self.job.sizing.decision else 0
+        assert len(live(self.job)) - spares <= (5 if self.job.start.reference is None else SLOTS)
+        assert self.job.offer.replicas is None or len(live(self.job)) <= max(
+            self.job.offer.replicas, MIN
+        )
 
     @invariant()
     def no_deadline_has_passed_unseen(self) -> None:
@@ -512,7 +516,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.now_s = max(self.now_s + 0.1, next_s)
             self.feed(Ticked())
             ending = {n for n, r in self.job.replicas.items() if r.state is ReplicaState.ENDING}
-            for name in sorted(ending | self.job.membership.unheard):
+            for name in sorted(ending | self.job.membership.trouble.unheard):
                 self.running.pop(name, None)
                 self.exited.add(name)
                 self.feed(Exited(replica=name, kind=ExitKind.SIGNAL))

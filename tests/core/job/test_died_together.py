@@ -42,7 +42,7 @@ def test_of_many_deaths_comes_one_generation_and_a_loss_each() -> None:
     assert commands[0] == reforms[0]
     assert [one.order.replicas for one in reforms] == [tuple(NAMES[3:6])]
     assert len([one for one in commands if isinstance(one, StartReplica)]) == 3
-    assert len(job.losses) == 3
+    assert len(job.budget.losses) == 3
 
 
 def test_where_nobody_is_left_each_exit_counts_by_itself() -> None:
@@ -66,11 +66,11 @@ def test_it_ends_as_one_after_the_other(job: Job, dead: list[ReplicaId], late: i
 
     assert group.members(together.membership) == group.members(apart.membership)
     assert together.membership.phase is apart.membership.phase
-    assert together.membership.issued <= apart.membership.issued
+    assert together.membership.orders.issued <= apart.membership.orders.issued
     assert together.replicas == apart.replicas
-    assert (together.stage, together.exit_code, together.nodes) == (
+    assert (together.stage, together.ending.exit_code, together.nodes.devices) == (
         apart.stage,
-        apart.exit_code,
-        apart.nodes,
+        apart.ending.exit_code,
+        apart.nodes.devices,
     )
-    assert together.losses == apart.losses
+    assert together.budget.losses == apart.budget.losses

@@ -20,7 +20,7 @@ from pliant.core.events import (
 from pliant.core.job import controller
 from pliant.core.job.handlers import difference, has_more_samples, on_worker_event
 from pliant.core.job.state import Job, JobSettings, ReplicaState
-from pliant.core.job.transaction import Transaction, charge, is_spent
+from pliant.core.job.transaction import Transaction, charge, draft_of, is_spent
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.fields import Policy
 from pliant.core.values import Generation, Lineage, NodeId, ReplicaId
@@ -41,29 +41,31 @@ def after_saving(lineage: int) -> Job:
 
 
 def test_a_checkpoint_of_this_history_counts() -> None:
-    assert [found.name for found in after_saving(1).saved] == ["4/1"]
+    assert [found.name for found in after_saving(1).checkpoints.saved] == ["4/1"]
 
 
 def test_what_another_history_has_saved_does_not_count() -> None:
     job = after_saving(0)
 
-    assert (job.saved, job.has_checkpoints) == ((), False)
+    assert (job.checkpoints.saved, job.checkpoints.exist) == ((), False)
 
 
 @pytest.mark.parametrize("phase", Phase)
 def test_who_may_publish_what_is_lost_is_waited_for_however_late_it_asks(phase: Phase) -> None:
     asked = PublishAsked(replica=ReplicaId("r1"), lineage=Lineage(1), committed=4, checkpoint="4/1")
     job = after_saving(0)
-    began_s = job.start_by_s
+    began_s = job.start.by_s
     membership = replace(job.membership, phase=phase)
     late_s = began_s + 100.0
 
-    tx = Transaction(job=replace(job, membership=membership), now_s=late_s, settings=SETTINGS)
+    tx = Transaction(
+        job=draft_of(replace(job, membership=membership)), now_s=late_s, settings=SETTINGS
+    )
     on_worker_event(tx, asked)
 
     wait_s = late_s + SETTINGS.start_wait_s
-    assert tx.job.start_by_s == (wait_s if phase is Phase.LOST else began_s)
-    assert tx.job.publishers == {"r1"}
+    assert tx.job.start.by_s == (wait_s if phase is Phase.LOST else began_s)
+    assert tx.job.checkpoints.publishers == {"r1"}
 
 
 def spare(layout: str) -> Spare:
@@ -135,7 +137,7 @@ def test_how_far_a_call_goes_must_be_as_in_the_run() -> None:
 
 def test_failures_before_the_first_step_have_a_budget_of_their_own() -> None:
     job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
-    tx = Transaction(job=job, now_s=1.0, settings=SETTINGS)
+    tx = Transaction(job=draft_of(job), now_s=1.0, settings=SETTINGS)
 
     def lost(count: int) -> bool:
         for _ in range(count):
@@ -166,9 +168,9 @@ def test_who_sees_more_samples_before_the_first_step_is_begun_with() -> None:
     ):
         job, ready = controller.step(job, event, now_s=1.0, settings=settings)
 
-    assert job.reference == reads("r2", "20000")
+    assert job.start.reference == reads("r2", "20000")
     assert [one.replica for one in ready.commands if isinstance(one, EndReplica)] == ["r1"]
-    assert (job.replicas[ReplicaId("r2")].state, job.losses) == (ReplicaState.SPARE, ())
+    assert (job.replicas[ReplicaId("r2")].state, job.budget.losses) == (ReplicaState.SPARE, ())
     less = difference(reads("r3", "1000"), reads("r2", "20000"))
     assert less is not None
     assert less.startswith("its dataset_samples is 1000, the run has 20000; if the script writes")
@@ -191,7 +193,7 @@ def test_who_differs_before_the_first_step_is_refused_once_and_the_others_begin(
     ):
         job, ready = controller.step(job, event, now_s=1.0, settings=settings)
 
-    assert (job.losses, set(job.held), list(job.replicas)) == ((), {"n1"}, ["r1", "r2"])
+    assert (job.budget.losses, set(job.nodes.held), list(job.replicas)) == ((), {"n1"}, ["r1", "r2"])
     assert any(isinstance(one, Reform | Prepare) for one in ready.commands)
     answers: list[Event] = [
         Prepared(replica=ReplicaId("r1"), generation=Generation(1)),

@@ -10,7 +10,7 @@ from pliant.core.events import Finished
 from pliant.core.job.controller import next_deadline_s
 from pliant.core.job.last_step import hear_finished, hear_lacking, is_done, is_lacking
 from pliant.core.job.state import Job, JobSettings, Stage
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_LINEAGE, Incarnation, Lineage, ReplicaId
@@ -24,7 +24,7 @@ LATEST_S = SETTINGS.timeouts.step_s
 
 def after(lineage: int, committed: int = 9) -> Job:
     """Return the job once somebody that it does not know has said Finished, at 0 s."""
-    tx = Transaction(job=Job(membership=TRAINING), now_s=0.0, settings=SETTINGS)
+    tx = Transaction(job=draft_of(Job(membership=TRAINING)), now_s=0.0, settings=SETTINGS)
     hear_finished(
         tx, Finished(replica=ReplicaId("r7"), committed=committed, lineage=Lineage(lineage))
     )
@@ -45,7 +45,7 @@ def test_it_counts_for_no_longer_than_a_step_may_take_and_the_job_wakes_then() -
 
     assert not is_done(job, LATEST_S)
     assert next_deadline_s(job) == LATEST_S
-    assert next_deadline_s(replace(job, seen_s=LATEST_S)) == NEVER
+    assert next_deadline_s(replace(job, history=replace(job.history, seen_s=LATEST_S))) == NEVER
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_the_leader_alone_does_is_lacking_if_nobody_who_finished_led(
     said: list[str], lacks: bool
 ) -> None:
     """Seen: exit code 0, "finished 20 steps", and nothing saved."""
-    tx = Transaction(job=Job(membership=TRAINING), now_s=0.0, settings=SETTINGS)
+    tx = Transaction(job=draft_of(Job(membership=TRAINING)), now_s=0.0, settings=SETTINGS)
     for count, words in ((7, "tail end"), *((8, one) for one in said)):
         finished = Finished(
             replica=ReplicaId("r7"),

@@ -134,7 +134,7 @@ def test_together_they_are_what_they_are_one_after_the_other(
         job = after(turns, now_s=2.0, job=job)
     except TransitionError:
         return
-    newest, now_s = job.membership.issued, 2.0 + later_s
+    newest, now_s = job.membership.orders.issued, 2.0 + later_s
     for batch in (
         said,
         [Prepared(replica=name, generation=newest) for name in names],
@@ -144,7 +144,7 @@ def test_together_they_are_what_they_are_one_after_the_other(
         expected, ready = one_after_the_other(job, batch[:number], now_s)
 
         assert together == expected
-        assert together.story == expected.story
+        assert together.history.story == expected.history.story
         assert together.membership.story == expected.membership.story
         silent = Ready(incarnation=job.membership.incarnation)
         assert ready == [silent] * number

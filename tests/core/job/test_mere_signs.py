@@ -87,7 +87,9 @@ def test_of_one_that_was_in_trouble_the_next_sign_is_left_to_the_controller() ->
 
 
 def test_of_one_that_is_lost_or_not_heard_yet_the_next_sign_is_left_to_the_controller() -> None:
-    unheard = replace(SIX.membership, unheard=frozenset({NAMES[0]}))
+    unheard = replace(
+        SIX.membership, trouble=replace(SIX.membership.trouble, unheard=frozenset({NAMES[0]}))
+    )
     lost = replace(SIX.replicas[NAMES[0]], is_lost=True)
 
     for job in (
@@ -165,7 +167,7 @@ def test_together_they_are_what_they_are_one_after_the_other(
 
         assert together == expected
         assert list(together.membership.pulses) == list(expected.membership.pulses)
-        assert together.story == expected.story
+        assert together.history.story == expected.history.story
         assert together.membership.story == expected.membership.story
         assert ready == [Ready(incarnation=job.membership.incarnation)] * number
         assert controller.next_deadline_s(together) == controller.next_deadline_s(expected)

@@ -61,7 +61,7 @@ def test_a_coordinator_that_slept_through_its_roll_call_goes_on_with_it() -> Non
 
     assert slept.stage is Stage.RECOVERING
     assert R1 in slept.replicas
-    assert slept.register_by_s == 1000.0 + SETTINGS.timeouts.heartbeat_s / 5
+    assert slept.registration.by_s == 1000.0 + SETTINGS.timeouts.heartbeat_s / 5
 
 
 def test_that_somebody_has_finished_is_recorded_before_all_have_registered() -> None:
@@ -83,12 +83,14 @@ def test_that_somebody_has_finished_is_recorded_before_all_have_registered() -> 
     )
     finished = Finished(replica=R1, committed=9, lineage=Lineage(1))
     job = taken_over()
-    waiting = replace(job.membership, recorded=two_members(job))
+    waiting = replace(
+        job.membership, orders=replace(job.membership.orders, recorded=two_members(job))
+    )
     job = replace(job, membership=waiting)
 
     before = replace(said, finished=False)
     registered, _ = controller.step(job, before, now_s=11.0, settings=SETTINGS)
-    assert registered.last_step is None
+    assert registered.ending.last_step is None
     for known, event in ((job, said), (registered, finished), (job, finished)):
         after, ready = controller.step(known, event, now_s=11.0, settings=SETTINGS)
         assert after.stage is Stage.RECOVERING
@@ -98,7 +100,7 @@ def test_that_somebody_has_finished_is_recorded_before_all_have_registered() -> 
 
 def two_members(job: Job) -> Order:
     """Return the recorded order with one more, who is not heard."""
-    order = job.membership.recorded
+    order = job.membership.orders.recorded
     assert order is not None
     other = Seat(replica=ReplicaId("r2"), endpoint="r2:1")
     return replace(order, members=(*order.members, other))
@@ -106,13 +108,17 @@ def two_members(job: Job) -> Order:
 
 def test_what_was_said_before_a_look_is_no_answer_on_a_new_connection() -> None:
     job, r2 = taken_over(), ReplicaId("r2")
-    job = replace(job, stage=Stage.RUNNING, looking=frozenset({R1, r2}), outdated=frozenset({r2}))
+    job = replace(
+        job,
+        stage=Stage.RUNNING,
+        checkpoints=replace(job.checkpoints, looking=frozenset({R1, r2}), outdated=frozenset({r2})),
+    )
 
     again = NodeJoined(node=NODE, devices=1, replicas=(R1,))
     job, _ = controller.step(job, again, now_s=11.0, settings=SETTINGS)
 
-    assert job.outdated == {R1, r2}
-    assert job.looking == {R1, r2}
+    assert job.checkpoints.outdated == {R1, r2}
+    assert job.checkpoints.looking == {R1, r2}
 
 
 def test_who_passes_through_a_call_is_asked_again_what_it_sees() -> None:
@@ -123,15 +129,15 @@ def test_who_passes_through_a_call_is_asked_again_what_it_sees() -> None:
     job = replace(
         job,
         replicas=Table(known),
-        publishers=frozenset({R1}),
+        checkpoints=replace(job.checkpoints, publishers=frozenset({R1})),
         membership=replace(job.membership, spares=waiting, calls=1),
     )
 
-    job, commands = restoring.look_anew(job)
+    found, commands = restoring.look_anew(job)
 
     assert commands == (Look(to=(r2, r3), number=1),)
-    assert job.looking == {r2, r3}
-    assert job.outdated == {r2}
+    assert found.looking == {r2, r3}
+    assert found.outdated == {r2}
 
 
 def test_who_was_allowed_to_publish_may_have_left_a_checkpoint() -> None:
@@ -141,4 +147,4 @@ def test_who_was_allowed_to_publish_may_have_left_a_checkpoint() -> None:
         job, _ = controller.step(job, event, now_s=0.0, settings=SETTINGS)
 
     assert is_durable(job)
-    assert job.saved == ()
+    assert job.checkpoints.saved == ()

@@ -68,9 +68,9 @@ def test_the_next_coordinator_goes_on_with_it() -> None:
     job = begun(GIVEN, after_setting(SET))
     job, _ = controller.step(job, NODE, now_s=9.0, settings=GIVEN)
 
-    assert job.policy == SET
-    assert job.decision is not None
-    assert job.decision.target_replicas == 2
+    assert job.sizing.policy == SET
+    assert job.sizing.decision is not None
+    assert job.sizing.decision.target_replicas == 2
 
 
 def test_a_coordinator_that_was_given_another_policy_takes_that_one() -> None:
@@ -78,7 +78,7 @@ def test_a_coordinator_that_was_given_another_policy_takes_that_one() -> None:
 
     job = begun(other, after_setting(SET))
 
-    assert (job.policy, job.policy_given) == (None, None)
+    assert (job.sizing.policy, job.sizing.policy_given) == (None, None)
 
 
 def test_a_decision_that_waits_is_looked_at_when_it_says() -> None:
@@ -102,9 +102,9 @@ def test_a_decision_that_waits_is_looked_at_when_it_says() -> None:
     for name in names:
         job, _ = controller.step(job, registered(name), now_s=10.0, settings=settings)
 
-    assert job.decision is not None
-    assert (job.decision.target_replicas, job.decision.possible_replicas) == (4, 6)
-    assert controller.next_deadline_s(job) == 69.0 == job.decision.earliest_s
+    assert job.sizing.decision is not None
+    assert (job.sizing.decision.target_replicas, job.sizing.decision.possible_replicas) == (4, 6)
+    assert controller.next_deadline_s(job) == 69.0 == job.sizing.decision.earliest_s
 
 
 def test_what_was_set_decides_which_wishes_are_possible() -> None:
@@ -127,10 +127,13 @@ def test_a_device_taken_back_where_nobody_is_reached_is_missed_once(
     gone = Replica(node=two, state=ReplicaState.ENDING, is_reclaimed=True)
     job = replace(
         job,
-        nodes=Table({one: 1, two: 1, three: 1}),
+        nodes=replace(
+            job.nodes,
+            devices=Table({one: 1, two: 1, three: 1}),
+            apart=found(Table(), [(one, two)], now_s=9.0),
+        ),
         replicas=Table({ReplicaId("r1"): Replica(node=one), ReplicaId("r2"): gone}),
-        apart=found(Table(), [(one, two)], now_s=9.0),
-        offered=offered,
+        offer=replace(job.offer, replicas=offered),
     )
 
     assert (view(job, GIVEN).devices, view(job, GIVEN).apart) == (devices, 3 - devices)
@@ -144,7 +147,7 @@ def test_a_node_with_fewer_devices_than_replicas_has_none_free() -> None:
         ReplicaId(f"r{number}"): Replica(node=NodeId(home), started_at=0.0, due_s=9.0)
         for number, home in enumerate(homes, 1)
     }
-    job = replace(job, nodes=Table(nodes), replicas=Table(replicas))
+    job = replace(job, nodes=replace(job.nodes, devices=Table(nodes)), replicas=Table(replicas))
 
     assert free_devices(job) == {NodeId("n2"): 1}
 
@@ -153,12 +156,13 @@ def test_of_a_node_that_is_silent_only_what_trains_there_is_room() -> None:
     one, two = NodeId("n1"), NodeId("n2")
     here = {"r1": Replica(node=one), "r2": Replica(node=two, state=ReplicaState.TRAINING)}
     here["r3"] = Replica(node=two)  # on its way there: nobody knows
+    known = begun(GIVEN, after_setting(SET))
     job = replace(
-        begun(GIVEN, after_setting(SET)),
-        nodes=Table({one: 1, two: 3}),
+        known,
+        nodes=replace(known.nodes, devices=Table({one: 1, two: 3})),
         replicas=Table({ReplicaId(name): replica for name, replica in here.items()}),
     )
-    silent = replace(job, silent=frozenset({two}))
+    silent = replace(job, nodes=replace(job.nodes, silent=frozenset({two})))
 
     assert (view(job, GIVEN).num_replicas, view(job, GIVEN).devices, view(job, GIVEN).silent) == (
         3,

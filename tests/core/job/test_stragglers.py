@@ -8,7 +8,7 @@ from pliant.core.events import Progressed
 from pliant.core.job.slowness import Slow
 from pliant.core.job.state import Job, JobSettings, Stage
 from pliant.core.job.stragglers import AGAIN_S, hear_slowness, look_at_slow
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.state import Membership
 from pliant.core.policy.decide import Policy
 from pliant.core.table import Table
@@ -22,7 +22,7 @@ R1 = ReplicaId("r1")
 
 
 def at(now_s: float, job: Job) -> Transaction:
-    return Transaction(job=job, now_s=now_s, settings=SETTINGS)
+    return Transaction(job=draft_of(job), now_s=now_s, settings=SETTINGS)
 
 
 def test_the_job_wakes_when_people_are_to_hear_of_it() -> None:
@@ -33,25 +33,25 @@ def test_the_job_wakes_when_people_are_to_hear_of_it() -> None:
         Progressed(replica=R1, generation=Generation(1), committed=1, calls=0, slow=30),
     )
 
-    assert tx.job.slow_look_s == 70.0
+    assert tx.job.stragglers.look_s == 70.0
 
 
 def test_one_that_cannot_be_replaced_yet_is_looked_at_again() -> None:
     told = Table({R1: Slow(tenths=30, since_s=10.0, is_told=True)})
-    tx = at(110.0, replace(RUNNING, slow=told))
+    tx = at(110.0, replace(RUNNING, stragglers=replace(RUNNING.stragglers, slow=told)))
 
     hear_slowness(
         tx,
         Progressed(replica=R1, generation=Generation(1), committed=1, calls=0, slow=35),
     )
 
-    assert tx.job.slow_look_s == 110.0 + AGAIN_S
+    assert tx.job.stragglers.look_s == 110.0 + AGAIN_S
 
 
 def test_one_that_does_not_train_any_more_is_forgotten() -> None:
     known = Table({R1: Slow(tenths=30, since_s=10.0)})
-    tx = at(20.0, replace(RUNNING, slow=known))
+    tx = at(20.0, replace(RUNNING, stragglers=replace(RUNNING.stragglers, slow=known)))
 
     look_at_slow(tx)
 
-    assert dict(tx.job.slow) == {}
+    assert dict(tx.job.stragglers.slow) == {}

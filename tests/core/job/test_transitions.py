@@ -30,7 +30,7 @@ from pliant.core.events import (
 )
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Loss, Replica, ReplicaState, Stage
-from pliant.core.job.transitions import REPLICAS, STAGES, ReplicaCause, StageCause, entered
+from pliant.core.job.transitions import REPLICAS, STAGES, ReplicaCause, StageCause, stage_after
 from pliant.core.membership.state import NEVER, Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
@@ -90,8 +90,8 @@ def beside(state: ReplicaState) -> Job:
     due_s = LATER_S if state in (ReplicaState.STARTING, ReplicaState.LEAVING) else NEVER
     third = Replica(node=NODE, state=state, due_s=due_s)
     job = running()
-    nodes, replicas = job.nodes.put(NODE, 3), job.replicas.put(R3, third)
-    return replace(job, named=3, nodes=nodes, replicas=replicas)
+    nodes, replicas = job.nodes.devices.put(NODE, 3), job.replicas.put(R3, third)
+    return replace(job, named=3, nodes=replace(job.nodes, devices=nodes), replicas=replicas)
 
 
 def every_end(state: ReplicaState) -> None:
@@ -118,7 +118,9 @@ def restoring(stage: Stage, *, other_calls: int | None) -> None:
         origin=R1,
         restore=restore,
     )
-    membership = replace(job.membership, recorded=order, restore=restore)
+    membership = replace(
+        job.membership, orders=replace(job.membership.orders, recorded=order), restore=restore
+    )
     saved = (
         ()
         if other_calls is None
@@ -126,7 +128,13 @@ def restoring(stage: Stage, *, other_calls: int | None) -> None:
     )
     damaged = Unrestorable(replica=R1, generation=Generation(1), checkpoint="4/1", reason="digest")
     fed(
-        replace(job, stage=stage, membership=membership, saved=saved, has_checkpoints=True), damaged
+        replace(
+            job,
+            stage=stage,
+            membership=membership,
+            checkpoints=replace(job.checkpoints, saved=saved, exist=True),
+        ),
+        damaged,
     )
 
 
@@ -135,7 +143,13 @@ def budget_spent(stage: Stage, *, is_saved: bool) -> None:
     few = replace(SETTINGS, policy=Policy(min_replicas=3))
     loss = Loss(at_s=1.0, kind=ExitKind.SIGNAL, sentence="r0 was killed")
     saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),) if is_saved else ()
-    job = replace(running(), stage=stage, losses=(loss, loss), has_checkpoints=True, saved=saved)
+    known = running()
+    job = replace(
+        known,
+        stage=stage,
+        budget=replace(known.budget, losses=(loss, loss)),
+        checkpoints=replace(known.checkpoints, exist=True, saved=saved),
+    )
     if stage is Stage.STARTING:
         job = replace(job, membership=replace(job.membership, phase=Phase.LOST))
     controller.step(job, Ticked(), now_s=1.0, settings=few)
@@ -143,15 +157,22 @@ def budget_spent(stage: Stage, *, is_saved: bool) -> None:
 
 def refused(stage: Stage) -> None:
     """Let the first spare report fewer slots than the smallest size needs."""
-    job = replace(beside(ReplicaState.STARTING), stage=stage, reference=None)
+    known = beside(ReplicaState.STARTING)
+    job = replace(known, stage=stage, start=replace(known.start, reference=None))
     fed(job, spare(R3, num_slots=1))
 
 
 def held(job: Job) -> Job:
     """Return a job whose members wait, too few to train."""
-    order = job.membership.recorded
+    order = job.membership.orders.recorded
     assert order is not None
-    return replace(job, membership=replace(job.membership, recorded=replace(order, hold=True)))
+    return replace(
+        job,
+        membership=replace(
+            job.membership,
+            orders=replace(job.membership.orders, recorded=replace(order, hold=True)),
+        ),
+    )
 
 
 def rare_stages() -> None:
@@ -160,7 +181,11 @@ def rare_stages() -> None:
     assert stopping.stage is Stage.STOPPING
     fed(stopping, *(Exited(replica=r, kind=ExitKind.SIGNAL) for r in (R1, R2)))
     saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),)
-    fed(replace(held(stopping), saved=saved, has_checkpoints=True), SuspendRequested())
+    known = held(stopping)
+    fed(
+        replace(known, checkpoints=replace(known.checkpoints, saved=saved, exist=True)),
+        SuspendRequested(),
+    )
     fed(replace(running(), stage=Stage.STARTING), StopRequested())
     for stage in (Stage.STARTING, Stage.RUNNING):
         budget_spent(stage, is_saved=True)
@@ -214,7 +239,7 @@ def test_a_job_that_has_ended_does_not_go_on() -> None:
     assert ended.stage is Stage.ENDED
 
     with pytest.raises(TransitionError, match="first generation prepared, to be running, is not"):
-        entered(ended, Stage.RUNNING, StageCause.PREPARED)
+        stage_after(ended, Stage.RUNNING, StageCause.PREPARED)
 
 
 def test_a_report_tells_the_newest_events_but_no_heartbeats() -> None:
@@ -246,6 +271,6 @@ def test_where_one_that_comes_is_refused_nothing_is_started_until_somebody_asks(
     assert ready.notes[-1] == (
         "node n1 starts nothing more until pliant scale N, as r3 was refused: a.yaml changed"
     )
-    assert (list(job.replicas), job.losses, set(job.held)) == ([R1, R2], (), {NODE})
+    assert (list(job.replicas), job.budget.losses, set(job.nodes.held)) == ([R1, R2], (), {NODE})
     asked = fed(job, Scaled(target=3))
-    assert (list(asked.replicas), set(asked.held)) == ([R1, R2, "r4"], set())
+    assert (list(asked.replicas), set(asked.nodes.held)) == ([R1, R2, "r4"], set())

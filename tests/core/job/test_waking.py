@@ -200,7 +200,7 @@ def test_what_completes_as_it_wakes_is_not_looked_at_once_a_reform_was_read() ->
 def test_a_leaver_that_slept_through_its_release_is_ended_and_the_others_train_on() -> None:
     play = training()
     play.hear(DrainRequested(replica=R1, notice_s=1000.0), spare(R3))
-    number = play.job.membership.issued
+    number = play.job.membership.orders.issued
     prepare = next(c for c in reversed(play.said) if isinstance(c, Prepare))
     play.hear(
         *(Prepared(replica=name, generation=number) for name in (R1, *prepare.order.replicas))
@@ -214,7 +214,7 @@ def test_a_leaver_that_slept_through_its_release_is_ended_and_the_others_train_o
     before = play.job.membership
     finished = Finished(replica=R1, committed=4, lineage=Lineage(1))
     assert not any(isinstance(c, Reform) for c in play.hear(*late_words(1), finished))
-    assert play.job.membership.recorded == before.recorded
+    assert play.job.membership.orders.recorded == before.orders.recorded
     assert play.job.stage is Stage.RUNNING
 
 
@@ -227,9 +227,9 @@ def test_who_answers_the_roll_call_of_one_before_is_asked_and_not_counted() -> N
 
     old = next(event for event in late_words(1) if isinstance(event, Registered))
     second.hear(old)
-    assert R1 not in second.job.registered
+    assert R1 not in second.job.registration.registered
     second.hear(replace(old, asked_by=Incarnation(2)))
-    assert R1 in second.job.registered
+    assert R1 in second.job.registration.registered
 
 
 def test_who_slept_through_the_roll_call_is_ended_wherever_it_says_it_is() -> None:
@@ -274,5 +274,5 @@ def test_who_slept_through_a_restore_publishes_nothing_and_is_ended() -> None:
 
     assert not any(isinstance(c, Publish | Release | Switch) for c in commands)
     assert [c.replica for c in commands if isinstance(c, EndReplica)] == [R1]
-    assert play.job.last_step is None
+    assert play.job.ending.last_step is None
     assert play.job.membership.lineage == 2

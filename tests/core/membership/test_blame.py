@@ -47,7 +47,7 @@ def refused(
     name: ReplicaId, state: Membership, *, unreached: tuple[ReplicaId, ...] = ()
 ) -> Refused:
     return Refused(
-        replica=name, generation=state.issued, reason="", joiner=False, unreached=unreached
+        replica=name, generation=state.orders.issued, reason="", joiner=False, unreached=unreached
     )
 
 
@@ -64,9 +64,9 @@ def test_nothing_is_tried_again_before_all_are_heard_again() -> None:
     state = started()
     state = hear(state, 1.0, refused(A, state), alive(B))
 
-    assert state.unsure == {C}
-    assert planned(state, 5.0).attempt is None
-    assert planned(hear(state, 5.0, alive(C)), 5.0).attempt is not None
+    assert state.trouble.unsure == {C}
+    assert planned(state, 5.0).orders.attempt is None
+    assert planned(hear(state, 5.0, alive(C)), 5.0).orders.attempt is not None
 
 
 def test_nobody_is_dropped_before_all_are_heard_again() -> None:
@@ -81,7 +81,7 @@ def test_nobody_is_dropped_before_all_are_heard_again() -> None:
     assert commands == (
         Dismiss(to=(A, B, C), reason="the groups of two attempts could not be built with a, b, c"),
     )
-    assert (after.suspects, after.failures) == (frozenset(), 0)
+    assert (after.trouble.suspects, after.trouble.failures) == (frozenset(), 0)
 
 
 def test_one_that_is_lost_meanwhile_was_why() -> None:
@@ -90,8 +90,12 @@ def test_one_that_is_lost_meanwhile_was_why() -> None:
 
     state, _ = changes.lose(failed, frozenset({C}), moment(12.0))
 
-    assert (state.unsure, state.suspects, state.failures) == (frozenset(), frozenset(), 0)
-    assert planned(state, 12.0).attempt is not None
+    assert (state.trouble.unsure, state.trouble.suspects, state.trouble.failures) == (
+        frozenset(),
+        frozenset(),
+        0,
+    )
+    assert planned(state, 12.0).orders.attempt is not None
 
 
 def test_one_that_was_heard_and_is_lost_was_not() -> None:
@@ -100,18 +104,20 @@ def test_one_that_was_heard_and_is_lost_was_not() -> None:
 
     state, _ = changes.lose(failed, frozenset({B}), moment(12.0))
 
-    assert state.unsure == {C}
-    assert state.suspects == {A, C}
+    assert state.trouble.unsure == {C}
+    assert state.trouble.suspects == {A, C}
 
 
 def entering_with_a_mute_holder(*, holders: tuple[ReplicaId, ...]) -> Membership:
     """Return a generation that is entered, for longer than one may hang: a keeps its lock."""
     state = hear(Membership(incarnation=Incarnation(1)), 0.0, *map(spare, holders))
     state = changes.plan(state, moment(0.0), join=holders, leave=())[0]
-    prepared = [Prepared(replica=r, generation=state.issued) for r in holders]
-    switched = [Switched(replica=r, generation=state.issued, step=3) for r in holders]
+    prepared = [Prepared(replica=r, generation=state.orders.issued) for r in holders]
+    switched = [Switched(replica=r, generation=state.orders.issued, step=3) for r in holders]
     state = planned(hear(state, 1.0, *prepared, *switched, spare(C)), 1.0)
-    state = hear(state, 1.0, *(Prepared(replica=r, generation=state.issued) for r in (*holders, C)))
+    state = hear(
+        state, 1.0, *(Prepared(replica=r, generation=state.orders.issued) for r in (*holders, C))
+    )
     return hear(state, 2.0, replace(alive(A), is_spoken_for=True))
 
 
@@ -123,10 +129,10 @@ def test_nobody_is_blamed_where_nobody_can_meet_the_last_holder_which_is_mute() 
 
     for _ in range(3):
         state, commands = silence.tick(state, moment(late_s))
-        order = state.recorded
+        order = state.orders.recorded
         assert order is not None
         assert commands == (Reform(to=(A, C), order=order),)
-        state = replace(state, deadline_s=late_s)
+        state = replace(state, wait=replace(state.wait, deadline_s=late_s))
 
 
 def test_a_joiner_is_late_as_ever_where_another_than_the_mute_holds_the_state() -> None:
@@ -147,7 +153,7 @@ def not_built_with_a_mute(holders: tuple[ReplicaId, ...], *, busy_s: float = 0.0
     state = hear(state, 3.0, replace(alive(A), is_spoken_for=True))
     state, _ = changes.reform(state, moment(3.0), cause="late")
     late_s = 4.0 + Timeouts().hang_s
-    broken = Broken(replica=C, generation=state.issued, reason="not built; not there: a")
+    broken = Broken(replica=C, generation=state.orders.issued, reason="not built; not there: a")
     return hear(state, late_s, *map(alive, holders[1:]), broken)
 
 
@@ -187,7 +193,9 @@ def test_who_is_said_to_have_failed_has_not_spoken() -> None:
     """The second time, a survivor names a joiner."""
     state = started()
     while state.phase is Phase.PREPARING:
-        state = hear(state, 1.0, *(Prepared(replica=r, generation=state.issued) for r in (A, B, C)))
+        state = hear(
+            state, 1.0, *(Prepared(replica=r, generation=state.orders.issued) for r in (A, B, C))
+        )
     told = replace(refused(C, state), joiner=True)
     before = state.pulses[C]
 
@@ -198,8 +206,8 @@ def broken_in_training() -> Membership:
     """A and B train; their links broke in an attempt with C, and then their own group did."""
     state = hear(Membership(incarnation=Incarnation(1)), 0.0, spare(A), spare(B), spare(C))
     state, _ = changes.plan(state, moment(0.0), join=(A, B), leave=())
-    state = hear(state, 0.0, *(Prepared(replica=r, generation=state.issued) for r in (A, B)))
-    formed = state.issued
+    state = hear(state, 0.0, *(Prepared(replica=r, generation=state.orders.issued) for r in (A, B)))
+    formed = state.orders.issued
     state = hear(state, 0.0, *(Switched(replica=r, generation=formed, step=3) for r in (A, B)))
     state, _ = changes.plan(state, moment(1.0), join=(C,), leave=())
     state = hear(state, 2.0, refused(B, state, unreached=(A,)), alive(A), alive(C))
@@ -216,22 +224,22 @@ def ticked(state: Membership, from_s: float, to_s: float) -> Membership:
 def test_those_that_train_and_fell_silent_together_meet_again_once_one_is_heard() -> None:
     silent = ticked(broken_in_training(), 2.1, 20.0)
     assert silent.phase is Phase.STEADY
-    assert silent.unheard == {A, B}
+    assert silent.trouble.unheard == {A, B}
 
     back, commands = worker_events.hear_worker(silent, alive(A), moment(20.0))
 
     assert [type(command) for command in commands] == [Reform]
     assert back.phase is Phase.REFORMING
-    assert back.awaiting == {A, B}
+    assert back.wait.awaiting == {A, B}
 
 
 def test_those_that_train_and_were_silent_go_on_where_nothing_broke() -> None:
     state = hear(Membership(incarnation=Incarnation(1)), 0.0, spare(A))
     state, _ = changes.plan(state, moment(0.0), join=(A,), leave=())
-    state = hear(state, 0.0, Prepared(replica=A, generation=state.issued))
-    state = hear(state, 0.0, Switched(replica=A, generation=state.issued, step=3))
+    state = hear(state, 0.0, Prepared(replica=A, generation=state.orders.issued))
+    state = hear(state, 0.0, Switched(replica=A, generation=state.orders.issued, step=3))
     silent = ticked(state, 0.0, 20.0)
 
-    assert silent.unheard == {A}
+    assert silent.trouble.unheard == {A}
     back, commands = worker_events.hear_worker(silent, alive(A), moment(20.0))
     assert (back.phase, commands) == (Phase.STEADY, ())

@@ -10,7 +10,7 @@ from pliant.core.commands import EndReplica
 from pliant.core.events import Busy, Progressed, Spare
 from pliant.core.membership import silence, worker_events
 from pliant.core.membership.hangs import held_up_by, stuck
-from pliant.core.membership.state import Membership, Moment, Pulse, Timeouts
+from pliant.core.membership.state import Membership, Moment, Orders, PhaseWait, Pulse, Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.membership.whereabouts import EACH_OTHER
 from pliant.core.table import Table
@@ -32,11 +32,13 @@ def membership(phase: Phase = Phase.SWITCHING, *, deadline_s: float = 1e6) -> Me
     return Membership(
         incarnation=Incarnation(1),
         phase=phase,
-        issued=TWO,
-        formed=TWO if phase is Phase.STEADY else Generation(1),
-        recorded=ORDER,
-        awaiting=frozenset() if phase is Phase.STEADY else frozenset({A, B}),
-        deadline_s=deadline_s,
+        orders=Orders(
+            issued=TWO, formed=TWO if phase is Phase.STEADY else Generation(1), recorded=ORDER
+        ),
+        wait=PhaseWait(
+            awaiting=frozenset() if phase is Phase.STEADY else frozenset({A, B}),
+            deadline_s=deadline_s,
+        ),
         committed=8,
         pulses=Table({name: Pulse(silent_at_s=1e6) for name in (A, B)}),
     )
@@ -91,7 +93,8 @@ def test_what_the_coordinator_slept_is_no_hang() -> None:
 
 
 def test_one_that_has_fallen_silent_since_is_waited_for_like_any_that_is_silent() -> None:
-    state = replace(says(membership(), 10.0), unheard=frozenset({A}))
+    known = says(membership(), 10.0)
+    state = replace(known, trouble=replace(known.trouble, unheard=frozenset({A})))
 
     assert stuck(state) == {}
     assert ended(says(state, 1000.0), 1000.0) == (A,)
@@ -99,15 +102,18 @@ def test_one_that_has_fallen_silent_since_is_waited_for_like_any_that_is_silent(
 
 def test_who_has_nothing_left_to_do_does_not_hang() -> None:
     state = says(membership(), 10.0)
-    leaver = replace(state, gone=frozenset({A}), leavers=frozenset({A}))
+    leaver = replace(
+        state, orders=replace(state.orders, gone=frozenset({A}), leavers=frozenset({A}))
+    )
 
     assert stuck(replace(state, finished=frozenset({A}))) == {}
     assert stuck(leaver) == {}
-    assert stuck(replace(state, leavers=frozenset({A}))) == {A: 70.0}
+    assert stuck(replace(state, orders=replace(state.orders, leavers=frozenset({A})))) == {A: 70.0}
 
 
 def test_a_spare_that_hangs_is_ended_and_nobody_waits_for_it() -> None:
-    state = replace(says(membership(), 10.0), gone=frozenset({A}))
+    known = says(membership(), 10.0)
+    state = replace(known, orders=replace(known.orders, gone=frozenset({A})))
 
     _, commands = silence.tick(state, moment(70.0))
 
@@ -129,7 +135,8 @@ def mute(state: Membership, at_s: float) -> Membership:
 def spare() -> tuple[Membership, Spare]:
     """Return a membership of which A is no member any more, and what A says as a spare."""
     said = Spare(replica=A, calls=0, num_slots=8, layout="l", endpoint="a:1", is_durable=False)
-    state = replace(membership(), gone=frozenset({A}))
+    known = membership()
+    state = replace(known, orders=replace(known.orders, gone=frozenset({A})))
     return worker_events.hear_worker(state, said, moment(5.0))[0], said
 
 
@@ -172,7 +179,8 @@ def test_a_spare_that_asked_for_patience_may_keep_the_lock() -> None:
 
 
 def test_spares_that_hang_for_several_reasons_are_ended_one_after_the_other() -> None:
-    state = replace(mute(spare()[0], 10.0), recorded=None)
+    known = mute(spare()[0], 10.0)
+    state = replace(known, orders=replace(known.orders, recorded=None))
     sign = Progressed(replica=B, generation=TWO, committed=8, calls=0, held_up_by=1)
     state, _ = worker_events.hear_worker(state, sign, moment(10.0))
 

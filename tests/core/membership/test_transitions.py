@@ -155,8 +155,8 @@ def planned(
 
 def answered(state: Membership) -> Membership:
     """Let everybody prepare, or switch, whom the phase waits for."""
-    number = state.issued
-    for name in sorted(state.awaiting):
+    number = state.orders.issued
+    for name in sorted(state.wait.awaiting):
         if state.phase is Phase.PREPARING:
             state = hear(state, Prepared(replica=name, generation=number))
         else:
@@ -234,11 +234,11 @@ def test_an_attempt_that_is_late_or_not_wanted_or_fails_leads_back_to_rest() -> 
     later = in_phase(Phase.PREPARING)
 
     for attempt, rest in ((first, Phase.EMPTY), (later, Phase.STEADY)):
-        refused = Refused(replica=A, generation=attempt.issued, reason="", joiner=False)
+        refused = Refused(replica=A, generation=attempt.orders.issued, reason="", joiner=False)
         assert planned(attempt).phase is rest
         assert hear(attempt, refused).phase is rest
-        assert changes.lose(attempt, attempt.joiners, moment())[0].phase is rest
-        hurried = replace(attempt, is_hurried=True)
+        assert changes.lose(attempt, attempt.orders.joiners, moment())[0].phase is rest
+        hurried = replace(attempt, wait=replace(attempt.wait, is_hurried=True))
         assert silence.tick(hurried, moment(100.0))[0].phase is rest
 
 
@@ -247,10 +247,14 @@ def test_a_group_in_which_all_wait_reforms_whatever_is_being_prepared() -> None:
         state = in_phase(phase)
         for name in (A, B):
             waits = Progressed(
-                replica=name, generation=state.formed, committed=0, calls=0, waiting=state.formed
+                replica=name,
+                generation=state.orders.formed,
+                committed=0,
+                calls=0,
+                waiting=state.orders.formed,
             )
             state = hear(state, waits)
-        state = replace(state, deadline_s=1e5)
+        state = replace(state, wait=replace(state.wait, deadline_s=1e5))
 
         state, _ = silence.tick(state, moment(1800.0))
 
@@ -267,23 +271,23 @@ def test_an_entry_that_takes_too_long_reforms() -> None:
 def test_a_joiner_of_another_call_is_set_aside_from_a_reform_too() -> None:
     """The generation it was to enter broke before it said that it was behind."""
     state = answered(in_phase(Phase.PREPARING))
-    assert state.joiners == {C}
-    state = hear(state, Broken(replica=A, generation=state.issued, reason="reset"))
+    assert state.orders.joiners == {C}
+    state = hear(state, Broken(replica=A, generation=state.orders.issued, reason="reset"))
     state, _ = silence.tick(state, moment(10.0))
     assert state.phase is Phase.REFORMING
-    assert C in state.joiners
-    behind = Refused(replica=C, generation=state.issued, reason="", joiner=True, calls=1)
+    assert C in state.orders.joiners
+    behind = Refused(replica=C, generation=state.orders.issued, reason="", joiner=True, calls=1)
 
     state = hear(state, behind)
 
     assert state.phase is Phase.REFORMING
-    assert state.recorded is not None
-    assert state.recorded.replicas == (A, B)
+    assert state.orders.recorded is not None
+    assert state.orders.recorded.replicas == (A, B)
 
 
 def test_a_joiner_that_says_so_before_its_switch_is_set_aside_as_well() -> None:
     state = in_phase(Phase.PREPARING)
-    behind = Refused(replica=C, generation=state.issued, reason="", joiner=True, calls=1)
+    behind = Refused(replica=C, generation=state.orders.issued, reason="", joiner=True, calls=1)
 
     assert hear(state, behind).phase is Phase.REFORMING
 

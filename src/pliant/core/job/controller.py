@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import assert_never
 
 from pliant.core import events
-from pliant.core.copies import changed
 from pliant.core.errors import TransitionError
 from pliant.core.job import (
     apart,
@@ -37,8 +36,8 @@ from pliant.core.job import (
 )
 from pliant.core.job.last_step import is_done
 from pliant.core.job.recording import record, record_to_write, remembered
-from pliant.core.job.state import Job, JobSettings, Ready, Stage, company, is_durable
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.state import History, Job, JobSettings, Ready, Stage, company, is_durable
+from pliant.core.job.transaction import Transaction, draft_of, frozen
 from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes, silence
 from pliant.core.membership import state as group
@@ -80,28 +79,30 @@ def step(
     Raises:
         TransitionError: our bug; it tells the last events of the job.
     """
-    if job.policy is not None:
-        settings = replace(settings, policy=job.policy)
-    tx = Transaction(job=_seen(job, event, now_s), now_s=now_s, settings=settings)
+    if job.sizing.policy is not None:
+        settings = replace(settings, policy=job.sizing.policy)
+    tx = Transaction(job=draft_of(job), now_s=now_s, settings=settings)
+    tx.job.history = _seen(job.history, event, now_s)
     if job.stage is not Stage.ENDED:
         try:
-            _excuse_own_silence(tx, now_s - job.seen_s)
+            _excuse_own_silence(tx, now_s - job.history.seen_s)
             _apply(tx, event)
             if tx.must_advance:
                 _advance(tx)
         except TransitionError as error:
-            story = (*error.story, *map(_told, tx.job.story))
+            story = (*error.story, *map(_told, tx.job.history.story))
             raise TransitionError(phase=error.phase, event=error.event, story=story) from error
     elif isinstance(event, events.PeopleEvent) and not isinstance(
         event, events.Offered | events.Reclaimed
     ):
-        tx.decline(f"the job has ended: {job.reason}")
-    return tx.job, Ready(
+        tx.decline(f"the job has ended: {job.ending.reason}")
+    after = frozen(tx.job)
+    return after, Ready(
         incarnation=job.membership.incarnation,
-        register=record_to_write(job, tx.job),
+        register=record_to_write(job, after),
         commands=tx.standing_commands(),
         again=tuple(tx.again),
-        decision=tx.job.decision if tx.job.decision != job.decision else None,
+        decision=after.sizing.decision if after.sizing.decision != job.sizing.decision else None,
         declined=tx.declined,
         notes=tuple(tx.notes),
     )
@@ -112,32 +113,38 @@ def next_deadline_s(job: Job) -> float:
     if job.stage is Stage.ENDED:
         return NEVER
     if job.stage is Stage.RECOVERING:
-        return job.register_by_s
+        return job.registration.by_s
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
-    due_s = min(due_s, *job.unheard_nodes.values(), NEVER)
-    again_s = min((one.again_at_s or NEVER for one in job.apart.values()), default=NEVER)
-    aside_s = min((node.again_at_s or NEVER for node in job.aside.values()), default=NEVER)
+    due_s = min(due_s, *job.nodes.unheard.values(), NEVER)
+    again_s = min((one.again_at_s or NEVER for one in job.nodes.apart.values()), default=NEVER)
+    aside_s = min((node.again_at_s or NEVER for node in job.nodes.aside.values()), default=NEVER)
     again_s = min(again_s, aside_s)
     if job.stage is Stage.FINISHING:
         return due_s
-    retry_s = job.membership.retry_at_s or NEVER
-    start_s = (job.start_by_s or NEVER) if job.stage is Stage.STARTING else NEVER
-    look_s = job.decision.earliest_s if job.decision and job.decision.is_waiting else NEVER
+    retry_s = job.membership.trouble.retry_at_s or NEVER
+    start_s = (job.start.by_s or NEVER) if job.stage is Stage.STARTING else NEVER
+    look_s = (
+        job.sizing.decision.earliest_s
+        if job.sizing.decision and job.sizing.decision.is_waiting
+        else NEVER
+    )
     if job.stage is Stage.STOPPING:
         look_s = again_s = NEVER
-    slow_s = job.slow_look_s if job.stage is Stage.RUNNING else NEVER
-    done_s = job.last_step_by_s if is_done(job, job.seen_s) else NEVER
+    slow_s = job.stragglers.look_s if job.stage is Stage.RUNNING else NEVER
+    done_s = job.ending.last_step_by_s if is_done(job, job.history.seen_s) else NEVER
     deadline_s = min(silence.next_deadline_s(job.membership), slow_s, done_s)
-    return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s, again_s)
+    return min(deadline_s, due_s, start_s, retry_s, job.ending.stop_by_s, look_s, again_s)
 
 
 def demand(job: Job, *, settings: JobSettings) -> Demand:
     """Return what the outside must know to give the job what it can use."""
-    policy = job.policy or settings.policy
+    policy = job.sizing.policy or settings.policy
     return demand_of(
         policy,
-        ask_replicas=job.decision.ask_replicas if job.decision else policy.min_replicas,
-        num_slots=job.reference.num_slots if job.reference else None,
+        ask_replicas=job.sizing.decision.ask_replicas
+        if job.sizing.decision
+        else policy.min_replicas,
+        num_slots=job.start.reference.num_slots if job.start.reference else None,
         can_suspend=is_durable(job),
     )
 
@@ -224,7 +231,7 @@ def _advance(tx: Transaction) -> None:
     """
     _settle(tx)
     if _is_training(tx) and tx.job.membership.phase is Phase.LOST:
-        last = tx.job.losses[-1].sentence if tx.job.losses else "every member is gone"
+        last = tx.job.budget.losses[-1].sentence if tx.job.budget.losses else "every member is gone"
         lifecycle.lose_state(tx, events.ExitKind.SIGNAL, last)
     if _is_training(tx):
         lifecycle.finish_if_done(tx)
@@ -248,20 +255,20 @@ def _is_training(tx: Transaction) -> bool:
 def _settle(tx: Transaction) -> None:
     """Call those training that are in, and the job running once a generation was prepared."""
     membership = tx.job.membership
-    if tx.job.apart and membership.phase is Phase.STEADY:
-        tx.job = replace(tx.job, apart=apart.met(tx.job.apart, company(tx.job)))
+    if tx.job.nodes.apart and membership.phase is Phase.STEADY:
+        tx.job.nodes = replace(tx.job.nodes, apart=apart.met(tx.job.nodes.apart, company(tx.job)))
     for name in group.members(membership):
         replicas.enter(tx, name)
-    has_begun = membership.recorded is not None and membership.phase is not Phase.LOST
+    has_begun = membership.orders.recorded is not None and membership.phase is not Phase.LOST
     if tx.job.stage is Stage.STARTING and has_begun:
         tx.enter(Stage.RUNNING, StageCause.PREPARED)
 
 
-def _seen(job: Job, event: events.Event, now_s: float) -> Job:
-    """Return the job that has seen an event; mere signs of life are not worth telling."""
+def _seen(history: History, event: events.Event, now_s: float) -> History:
+    """Return what came last, with an event; mere signs of life are not worth telling."""
     if isinstance(event, events.Progressed | events.Running | events.Ticked):
-        return changed(job, seen_s=now_s)
-    return changed(job, seen_s=now_s, story=told(job.story, event))
+        return replace(history, seen_s=now_s)
+    return replace(history, seen_s=now_s, story=told(history.story, event))
 
 
 def _told(event: object) -> str:
@@ -274,9 +281,8 @@ def _excuse_own_silence(tx: Transaction, slept_s: float) -> None:
     """Count nobody as silent where it was this coordinator that slept."""
     heartbeat_s = tx.settings.timeouts.heartbeat_s
     if slept_s > tx.settings.timeouts.asleep_s:
-        tx.job = replace(
-            tx.job,
-            membership=silence.woken(tx.job.membership, tx.moment),
-            register_by_s=max(tx.job.register_by_s, tx.now_s + heartbeat_s / 5),
-            costs=costs.interrupted(tx.job.costs),
+        tx.job.membership = silence.woken(tx.job.membership, tx.moment)
+        tx.job.registration = replace(
+            tx.job.registration, by_s=max(tx.job.registration.by_s, tx.now_s + heartbeat_s / 5)
         )
+        tx.job.sizing = replace(tx.job.sizing, costs=costs.interrupted(tx.job.sizing.costs))

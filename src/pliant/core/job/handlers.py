@@ -82,9 +82,9 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
         case events.Unrestorable():
             _on_unrestorable(tx, event)
         case events.Saved(lineage=lineage) if lineage == before.lineage:
-            tx.job = restoring.saved(tx.job, event)
+            tx.job.checkpoints = restoring.saved(tx.job.checkpoints, event)
         case events.Switched(replica=name) if (
-            name in before.awaiting and name not in tx.job.membership.awaiting
+            name in before.wait.awaiting and name not in tx.job.membership.wait.awaiting
         ):
             replicas.enter(tx, name)
         case _:
@@ -102,10 +102,10 @@ def _is_more_than_an_answer(before: Membership, after: Membership, name: Replica
     """Whether more has changed than who has answered so far, and is a spare no more for that."""
     return (
         before.phase is not after.phase
-        or before.attempt is not after.attempt
-        or before.recorded is not after.recorded
+        or before.orders.attempt is not after.orders.attempt
+        or before.orders.recorded is not after.orders.recorded
         or before.calls != after.calls
-        or before.leavers != after.leavers
+        or before.orders.leavers != after.orders.leavers
         or bool((before.spares.keys() ^ after.spares.keys()) - {name})
     )
 
@@ -114,14 +114,14 @@ def _speaks_again(before: Membership, after: Membership, name: ReplicaId) -> boo
     """Whether nothing was planned because this one could not take part in it, and now it can."""
     was_mute = name in before.pulses and before.pulses[name].is_mute
     is_mute = name in after.pulses and after.pulses[name].is_mute
-    is_last_unsure = bool(before.unsure) and not after.unsure
-    is_heard_again = name in before.unheard and name not in after.unheard
+    is_last_unsure = bool(before.trouble.unsure) and not after.trouble.unsure
+    is_heard_again = name in before.trouble.unheard and name not in after.trouble.unheard
     return (was_mute and not is_mute) or is_heard_again or is_last_unsure
 
 
 def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> bool:
     """Take note of a spare; False if the job or the spare ends because of what it is."""
-    reference = tx.job.reference
+    reference = tx.job.start.reference
     if reference is None:
         try:
             require_slots(tx.settings.policy, event.num_slots)
@@ -129,29 +129,37 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
             lifecycle.end_job(tx, EXIT_USAGE, str(error), StageCause.INPUT_REFUSED)
             return False
         wait_s = tx.now_s + start_wait_s(tx)
-        tx.job = replace(tx.job, reference=event, start_by_s=wait_s)
+        tx.job.start = replace(tx.job.start, reference=event, by_s=wait_s)
     elif not tx.job.membership.committed and has_more_samples(event, reference):
         _begin_with_more(tx, event, reference)
     elif (why := difference(event, reference)) is not None:
-        if why == ANOTHER_PLACE and tx.job.membership.recorded is None:  # so it is for all nodes
+        if (
+            why == ANOTHER_PLACE and tx.job.membership.orders.recorded is None
+        ):  # so it is for all nodes
             lifecycle.end_job(tx, EXIT_USAGE, why, StageCause.INPUT_REFUSED)
             return False
         _refuse(tx, event.replica, replica.node, why)
         return False
     if replica.state is ReplicaState.STARTING:
         _has_started(tx, event.replica, replica)
-    is_old = event.is_durable and event.replica in tx.job.outdated
+    is_old = event.is_durable and event.replica in tx.job.checkpoints.outdated
     if is_old and tx.job.stage is Stage.STARTING:
-        tx.job = replace(tx.job, looking=tx.job.looking | {event.replica})
-        tx.commands.append(Look(to=(event.replica,), number=tx.job.looks))
+        tx.job.checkpoints = replace(
+            tx.job.checkpoints, looking=tx.job.checkpoints.looking | {event.replica}
+        )
+        tx.commands.append(Look(to=(event.replica,), number=tx.job.checkpoints.looks))
     elif restoring.has_looked(tx.job, event):
-        tx.job = replace(tx.job, looking=tx.job.looking - {event.replica})
-    tx.job = replace(tx.job, outdated=tx.job.outdated - {event.replica})
+        tx.job.checkpoints = replace(
+            tx.job.checkpoints, looking=tx.job.checkpoints.looking - {event.replica}
+        )
+    tx.job.checkpoints = replace(
+        tx.job.checkpoints, outdated=tx.job.checkpoints.outdated - {event.replica}
+    )
     if event.checkpoints:
-        tx.job = replace(tx.job, has_checkpoints=True)
+        tx.job.checkpoints = replace(tx.job.checkpoints, exist=True)
     if tx.job.stage is Stage.STARTING:
         wait_s = tx.now_s + start_wait_s(tx)
-        tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
+        tx.job.start = replace(tx.job.start, by_s=min(tx.job.start.by_s, wait_s))
     return True
 
 
@@ -159,12 +167,12 @@ def _has_started(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
     """Take note that a process is ready, and what that says of its node and of costs."""
     ready = replace(replica, due_s=NEVER)
     tx.move(name, ready, ReplicaState.SPARE, ReplicaCause.READY)
-    if replica.node in tx.job.aside:
-        tx.job = replace(tx.job, aside=tx.job.aside.drop(replica.node))
+    if replica.node in tx.job.nodes.aside:
+        tx.job.nodes = replace(tx.job.nodes, aside=tx.job.nodes.aside.drop(replica.node))
         tx.notes.append(f"node {replica.node} is no longer set aside: {name} is ready")
     if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
-        known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
-        tx.job = replace(tx.job, costs=known)
+        known = costs.started(tx.job.sizing.costs, tx.now_s - replica.started_at)
+        tx.job.sizing = replace(tx.job.sizing, costs=known)
 
 
 def has_more_samples(spare: events.Spare, reference: events.Spare) -> bool:
@@ -182,7 +190,7 @@ def _begin_with_more(tx: Transaction, event: events.Spare, reference: events.Spa
     """Start those again that have read less of the dataset than this one: it was not whole yet."""
     mine, its = (dict(one.identity)[DATASET_SAMPLES] for one in (event, reference))
     why = f"it saw {its} samples, and {event.replica} sees {mine}: {PREPARE}"
-    tx.job = replace(tx.job, reference=event)
+    tx.job.start = replace(tx.job.start, reference=event)
     known = (ReplicaState.SPARE, ReplicaState.TRAINING)
     fewer = [name for name, one in tx.job.replicas.items() if one.state in known]
     tx.notes.extend(f"{name} is started again: {why}" for name in fewer)
@@ -204,7 +212,7 @@ def _refuse(tx: Transaction, name: ReplicaId, node: NodeId, why: str) -> None:
     if is_free and not is_odd:
         replicas.hold(tx, node, f"{name} cannot join: {why}")
     if is_odd:
-        tx.job = replace(tx.job, nodes=tx.job.nodes.put(node, 0))
+        tx.job.nodes = replace(tx.job.nodes, devices=tx.job.nodes.devices.put(node, 0))
         tx.notes.append(f"nothing is started on node {node} until its agent comes anew")
 
 
@@ -235,8 +243,12 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
     known = event.replica in tx.job.replicas
     if known and event.lineage == tx.job.membership.lineage:
         tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
-        tx.job = replace(tx.job, may_have_checkpoints=True)  # if its Saved is never heard
-        tx.job = replace(tx.job, publishers=tx.job.publishers | {event.replica})
+        tx.job.checkpoints = replace(
+            tx.job.checkpoints, may_exist=True
+        )  # if its Saved is never heard
+        tx.job.checkpoints = replace(
+            tx.job.checkpoints, publishers=tx.job.checkpoints.publishers | {event.replica}
+        )
         if tx.job.membership.phase is Phase.LOST:
             _wait_for_publisher(tx, event.replica)
     else:
@@ -246,15 +258,16 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
 def _wait_for_publisher(tx: Transaction, name: ReplicaId) -> None:
     """Wait for what is near, though it has been waited for already; but not for ever."""
     job, wait_s = tx.job, tx.settings.start_wait_s
-    until_s = job.asking.get(name, tx.now_s + LEAVE_S + wait_s)
-    start_by_s = max(job.start_by_s, min(tx.now_s + wait_s, until_s))
-    tx.job = replace(job, asking=job.asking.put(name, until_s), start_by_s=start_by_s)
+    until_s = job.checkpoints.asking.get(name, tx.now_s + LEAVE_S + wait_s)
+    start_by_s = max(job.start.by_s, min(tx.now_s + wait_s, until_s))
+    tx.job.checkpoints = replace(job.checkpoints, asking=job.checkpoints.asking.put(name, until_s))
+    tx.job.start = replace(job.start, by_s=start_by_s)
 
 
 def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
     """Take the next checkpoint, in a history of its own, or end the job if there is none."""
     membership = tx.job.membership
-    order = membership.recorded
+    order = membership.orders.recorded
     if (
         tx.job.stage is Stage.FINISHING
         or order is None
@@ -264,7 +277,9 @@ def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
     ):
         tx.count_stale()
         return
-    tx.job = replace(tx.job, damaged=tx.job.damaged | {event.checkpoint})
+    tx.job.checkpoints = replace(
+        tx.job.checkpoints, damaged=tx.job.checkpoints.damaged | {event.checkpoint}
+    )
     tx.notes.append(f"{event.checkpoint} cannot be restored: {event.reason}")
     found = restoring.newest(tx.job)
     if found is None:
@@ -363,14 +378,16 @@ def on_exited(tx: Transaction, event: events.Exited) -> None:
         tx.count_stale()
         return
     membership = tx.job.membership
-    is_outside = membership.formed and event.replica in membership.joiners
+    is_outside = membership.orders.formed and event.replica in membership.orders.joiners
     was_training = is_member(tx.job, event.replica) and not is_outside
     tx.move(event.replica, replica, ReplicaState.GONE, ReplicaCause.EXITED)
     # What is taken back under an offer may be on another device there: the offer says how much.
-    is_device_gone = tx.job.offered is None or replica.node in tx.job.leaving
+    is_device_gone = tx.job.offer.replicas is None or replica.node in tx.job.nodes.leaving
     if replica.is_reclaimed and is_device_gone:
-        devices = tx.job.nodes.get(replica.node, 0)
-        tx.job = replace(tx.job, nodes=tx.job.nodes.put(replica.node, max(0, devices - 1)))
+        devices = tx.job.nodes.devices.get(replica.node, 0)
+        tx.job.nodes = replace(
+            tx.job.nodes, devices=tx.job.nodes.devices.put(replica.node, max(0, devices - 1))
+        )
     if tx.job.stage is Stage.FINISHING:
         if not replica.is_lost:
             lifecycle.leave_after_the_end(tx, event)
@@ -383,7 +400,7 @@ def _lose_one(
 ) -> None:
     """Go on without one that the membership counted on, if its script or input may be right."""
     what = lifecycle.sentence(event)
-    is_first = tx.job.membership.recorded is None or tx.job.stage is Stage.STARTING
+    is_first = tx.job.membership.orders.recorded is None or tx.job.stage is Stage.STARTING
     refused = StageCause.INPUT_REFUSED
     if event.kind is events.ExitKind.USAGE and (was_training or is_first):
         lifecycle.end_job(tx, EXIT_USAGE, event.detail or f"{what} (wrong use)", refused)
@@ -409,11 +426,11 @@ def _lose_one(
 
 def _set_aside(tx: Transaction, node: NodeId, what: str) -> None:
     """Start nothing on a node for a while: the same script trains elsewhere."""
-    known = aside.set_aside(tx.job.aside, node, what, tx.now_s)
-    if known is not tx.job.aside:
+    known = aside.set_aside(tx.job.nodes.aside, node, what, tx.now_s)
+    if known is not tx.job.nodes.aside:
         pause_s = known[node].again_at_s - tx.now_s
         tx.notes.append(f"node {node} is set aside for {pause_s:g} s: {what}")
-    tx.job = replace(tx.job, aside=known)
+    tx.job.nodes = replace(tx.job.nodes, aside=known)
 
 
 def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
@@ -431,15 +448,17 @@ def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
 
 def on_tick(tx: Transaction) -> None:
     """Take silence past a deadline for a loss."""
-    if tx.job.start_by_s <= tx.now_s:
-        tx.job = replace(tx.job, start_by_s=NOW)
-    tx.job = replace(
-        tx.job,
-        apart=apart.passed(tx.job.apart, tx.now_s),
-        aside=aside.passed(tx.job.aside, tx.now_s),
+    if tx.job.start.by_s <= tx.now_s:
+        tx.job.start = replace(tx.job.start, by_s=NOW)
+    tx.job.nodes = replace(
+        tx.job.nodes,
+        apart=apart.passed(tx.job.nodes.apart, tx.now_s),
+        aside=aside.passed(tx.job.nodes.aside, tx.now_s),
     )
-    if tx.job.membership.retry_at_s <= tx.now_s:
-        tx.job = replace(tx.job, membership=replace(tx.job.membership, retry_at_s=NOW))
+    if tx.job.membership.trouble.retry_at_s <= tx.now_s:
+        tx.job.membership = replace(
+            tx.job.membership, trouble=replace(tx.job.membership.trouble, retry_at_s=NOW)
+        )
     if tx.job.stage is Stage.FINISHING:  # a released process may be silent as long as it likes
         lifecycle.lose_overdue_after_the_end(tx)
     else:
@@ -453,13 +472,13 @@ def on_tick(tx: Transaction) -> None:
 
 def _expire_membership(tx: Transaction) -> None:
     """Let every deadline of the membership pass that is over; one may bring the next."""
-    unheard = tx.job.membership.unheard
+    unheard = tx.job.membership.trouble.unheard
     for _ in range(len(tx.job.replicas) + 1):
         before = tx.job.membership
         replicas.accept_membership(tx, silence.tick(before, tx.moment))
         if tx.job.membership == before:
             break
-    for name in sorted(tx.job.membership.unheard - unheard):
+    for name in sorted(tx.job.membership.trouble.unheard - unheard):
         silence_s = tx.settings.timeouts.heartbeat_s
         tx.notes.append(
             f"no sign of life of {name} for {silence_s:g} s; nobody else holds the state, so it is "

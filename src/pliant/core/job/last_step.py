@@ -21,24 +21,24 @@ def hear_finished(tx: Transaction, event: Finished | Registered) -> None:
     All had voted for that step, so whoever is left has it or its result.
     """
     last = (event.lineage, event.committed)
-    if event.lineage == tx.job.membership.lineage and last != tx.job.last_step:
+    if event.lineage == tx.job.membership.lineage and last != tx.job.ending.last_step:
         by_s = tx.now_s + tx.moment.timeouts.step_s
-        tx.job = replace(tx.job, last_step=last, last_step_by_s=by_s)
+        tx.job.ending = replace(tx.job.ending, last_step=last, last_step_by_s=by_s)
 
 
 def hear_lacking(tx: Transaction, event: Finished) -> None:
     """Take note whether what the leader alone does after the last step was another one's to do."""
-    before = tx.job.lacking
+    before = tx.job.ending.lacking
     tail, end = event.lacks_tail, event.lacks_end
     if before is not None and before[0] == event.committed:
         tail, end = tail and before[1], end and before[2]
-    tx.job = replace(tx.job, lacking=(event.committed, tail, end))
+    tx.job.ending = replace(tx.job.ending, lacking=(event.committed, tail, end))
 
 
 def is_lacking(job: Job) -> bool:
     """Whether the leader was lost at what it alone does, and nobody who is left has done it."""
     count = job.membership.committed
-    return job.lacking in ((count, True, True), (count, True, False), (count, False, True))
+    return job.ending.lacking in ((count, True, True), (count, True, False), (count, False, True))
 
 
 def is_done(job: Job, now_s: float) -> bool:
@@ -48,7 +48,11 @@ def is_done(job: Job, now_s: float) -> bool:
     step may take: what ends one script need not end those that are left.
     """
     membership = job.membership
-    if job.last_step is None or membership.phase is Phase.LOST or now_s >= job.last_step_by_s:
+    if (
+        job.ending.last_step is None
+        or membership.phase is Phase.LOST
+        or now_s >= job.ending.last_step_by_s
+    ):
         return False
-    lineage, count = job.last_step
+    lineage, count = job.ending.last_step
     return lineage == membership.lineage and membership.committed <= count

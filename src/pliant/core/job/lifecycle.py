@@ -41,23 +41,23 @@ from pliant.core.worker_names import worker_name
 def stop(tx: Transaction, kind: StopKind) -> None:
     """Stop at the next step boundary; at once where nobody trains or what there is is kept."""
     job = tx.job
-    if job.stage is Stage.FINISHING or job.stop in (kind, StopKind.SUSPEND):
+    if job.stage is Stage.FINISHING or job.ending.stop in (kind, StopKind.SUSPEND):
         return
-    tx.job = job = replace(job, stop=kind)
+    tx.job.ending = replace(job.ending, stop=kind)
     present = group.members(job.membership)
-    if job.membership.recorded is None or not present or (is_held(job) and is_kept(job)):
+    if job.membership.orders.recorded is None or not present or (is_held(job) and is_kept(job)):
         end_job(tx, EXIT_STOPPED, _stopped(job), StageCause.STOP_ASKED)
         return
     if job.stage is not Stage.STOPPING:
         begin_stop(tx, StageCause.STOP_ASKED)
     tx.commands.append(Stop(to=present))
-    why = f": {job.stop_for}" if job.stop_for else ", on request"
+    why = f": {job.ending.stop_for}" if job.ending.stop_for else ", on request"
     tx.notes.append(f"{kind} after the next step{why}")
 
 
 def stop_at_once(tx: Transaction) -> None:
     """End every process now, whatever they are doing."""
-    tx.job = replace(tx.job, stop=StopKind.STOP, stop_for="")
+    tx.job.ending = replace(tx.job.ending, stop=StopKind.STOP, stop_for="")
     count = tx.job.membership.committed
     reason = f"{_stopped(tx.job)}, at once, after {count} steps"
     end_job(tx, EXIT_STOPPED, reason, StageCause.STOP_ASKED)
@@ -65,25 +65,25 @@ def stop_at_once(tx: Transaction) -> None:
 
 def suspend(tx: Transaction, reason: str) -> None:
     """Stop so that the job can go on another day, if its script allows for that."""
-    if tx.job.reference is not None and not is_durable(tx.job):
+    if tx.job.start.reference is not None and not is_durable(tx.job):
         tx.decline("its script keeps no checkpoints to go on from; pliant stop ends it")
         return
-    if tx.job.stop is None:
-        tx.job = replace(tx.job, stop_for=reason)
+    if tx.job.ending.stop is None:
+        tx.job.ending = replace(tx.job.ending, stop_for=reason)
     stop(tx, StopKind.SUSPEND)
 
 
 def begin_stop(tx: Transaction, cause: StageCause) -> None:
     """Let the job stop, and wait for its step boundary for as long as a step may take."""
     tx.enter(Stage.STOPPING, cause)
-    tx.job = replace(tx.job, stop_by_s=tx.now_s + tx.moment.timeouts.step_s)
+    tx.job.ending = replace(tx.job.ending, stop_by_s=tx.now_s + tx.moment.timeouts.step_s)
 
 
 def end_if_stop_is_overdue(tx: Transaction) -> None:
     """End a job whose members do not come to the boundary at which they were to stop."""
-    if tx.job.stop_by_s <= tx.now_s:  # who saves its last state says that it is busy
-        tx.job = replace(tx.job, stop_by_s=_busy_until_s(tx.job.membership, tx.now_s))
-    if tx.job.stop_by_s <= tx.now_s:
+    if tx.job.ending.stop_by_s <= tx.now_s:  # who saves its last state says that it is busy
+        tx.job.ending = replace(tx.job.ending, stop_by_s=_busy_until_s(tx.job.membership, tx.now_s))
+    if tx.job.ending.stop_by_s <= tx.now_s:
         late = f"{_stopped(tx.job)}, without reaching a step boundary in time"
         _end_stopped(tx, late)
 
@@ -98,10 +98,12 @@ def suspend_if_all_must_leave(tx: Transaction) -> None:
         and bool(members)
         and all(job.replicas[name].is_reclaimed for name in members)
         and not any(replica.state in coming for replica in job.replicas.values())
-        and (job.offered == 0 or not free_devices(job))
+        and (job.offer.replicas == 0 or not free_devices(job))
     ):
-        if job.leaving:
-            tx.job = replace(job, stop_for="nobody else has the state of the run, or room for it")
+        if job.nodes.leaving:
+            tx.job.ending = replace(
+                job.ending, stop_for="nobody else has the state of the run, or room for it"
+            )
         else:
             tx.notes.append("every replica is reclaimed and there is no room for another")
         stop(tx, StopKind.SUSPEND)
@@ -127,12 +129,14 @@ def finish_if_done(tx: Transaction) -> None:
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
     if not is_stop and is_lacking(job):
         exit_code = EXIT_FAILED
-        reason += _without_leader(job, job.losses[-1].sentence if job.losses else "it was ended")
+        reason += _without_leader(
+            job, job.budget.losses[-1].sentence if job.budget.losses else "it was ended"
+        )
     tx.enter(Stage.FINISHING, StageCause.FINISHED)
-    done = job.membership.finished | job.membership.leavers
+    done = job.membership.finished | job.membership.orders.leavers
     leader = None if is_stop else next(n for n in group.members(job.membership) if n in done)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
-    tx.job = replace(tx.job, stop_by_s=NEVER)
+    tx.job.ending = replace(tx.job.ending, stop_by_s=NEVER)
     tx.notes.append(reason)
     _let_all_exit(tx, done)
 
@@ -147,7 +151,7 @@ def go_on_ending(tx: Transaction, outcome: Outcome, done: frozenset[ReplicaId]) 
 
 def leave_after_the_end(tx: Transaction, event: Exited) -> None:
     """Let the end stand once one has left by itself; its script may decide the exit code."""
-    outcome = tx.job.outcome
+    outcome = tx.job.ending.outcome
     has_failed = event.kind in (ExitKind.SCRIPT, ExitKind.USAGE)
     is_known = _has_trained_to_the_end(tx.job, event.replica)
     is_known |= has_failed and tx.job.stage is Stage.FINISHING
@@ -173,7 +177,7 @@ def lose_after_the_end(
     Nobody does again what the leader alone does after the last step.  ``is_final``: it was ended
     for what it did there, and would be again.
     """
-    outcome = tx.job.outcome
+    outcome = tx.job.ending.outcome
     if outcome is None or not _has_trained_to_the_end(tx.job, name):
         return
     if outcome.exit_code == EXIT_OK:
@@ -204,7 +208,7 @@ def lose_overdue_after_the_end(tx: Transaction) -> None:
 
 def is_end_awaited(job: Job, node: NodeId) -> bool:
     """Whether it matters how a script on this node ends: the leader's, or any until one has."""
-    is_final = job.outcome is not None and job.outcome.is_final
+    is_final = job.ending.outcome is not None and job.ending.outcome.is_final
     return any(
         not replica.is_lost and (name == _leader(job) or not is_final)
         for name, replica in job.replicas.items()
@@ -213,13 +217,13 @@ def is_end_awaited(job: Job, node: NodeId) -> bool:
 
 
 def _leader(job: Job) -> ReplicaId | None:
-    return None if job.outcome is None else job.outcome.leader
+    return None if job.ending.outcome is None else job.ending.outcome.leader
 
 
 def _has_trained_to_the_end(job: Job, name: ReplicaId) -> bool:
     """Whether this replica is one of those that have made the last step."""
-    order = job.membership.recorded
-    return order is not None and name in {*order.replicas, *job.membership.leavers}
+    order = job.membership.orders.recorded
+    return order is not None and name in {*order.replicas, *job.membership.orders.leavers}
 
 
 def sentence(event: Exited) -> str:
@@ -248,7 +252,7 @@ def _has_saved_the_end(job: Job) -> bool:
 def _decide(tx: Transaction, outcome: Outcome) -> None:
     """Take note of how the job ends; it is in the register before anybody hears of it."""
     code, reason = outcome.exit_code, outcome.reason
-    tx.job = replace(tx.job, exit_code=code, reason=reason, outcome=outcome)
+    tx.job.ending = replace(tx.job.ending, exit_code=code, reason=reason, outcome=outcome)
 
 
 def _let_all_exit(tx: Transaction, done: frozenset[ReplicaId]) -> None:
@@ -258,7 +262,7 @@ def _let_all_exit(tx: Transaction, done: frozenset[ReplicaId]) -> None:
     if release.to:
         tx.commands.append(release)
     for name in names:
-        _let_exit(tx, name, tx.job.reason, release if name in done else None)
+        _let_exit(tx, name, tx.job.ending.reason, release if name in done else None)
 
 
 def _let_exit(tx: Transaction, name: ReplicaId, reason: str, release: Release | None) -> None:
@@ -292,10 +296,10 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
     count = tx.job.membership.committed
     last = f"{counted(count, 'step')} had been committed" if count else "no step was committed"
     lost = f"the last replica that had the state of the run was lost: {what}; {last}"
-    before, at = tx.job.failed_at, (count, likeness)
+    before, at = tx.job.budget.failed_at, (count, likeness)
     failed_by_itself = (ExitKind.SCRIPT, ExitKind.EARLY)
     if likeness:
-        tx.job = replace(tx.job, failed_at=at)
+        tx.job.budget = replace(tx.job.budget, failed_at=at)
     if count and before == at:
         failed = (
             f"the script fails alike after a restart and comes no further; last: {what}; {last}"
@@ -324,12 +328,14 @@ def _start_over(tx: Transaction, why: str) -> None:
     tx.notes.append(f"{why}; going back {where}")
     tx.enter(Stage.STARTING, StageCause.STATE_LOST)
     is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
-    tx.job = replace(
-        tx.job,
-        start_by_s=tx.now_s + (start_wait_s(tx) if is_ready else tx.settings.start_s),
-        membership=changes.given_up(tx.job.membership),
-        pace=replace(tx.job.pace, restarted_at=tx.now_s),
-        costs=costs.interrupted(tx.job.costs),
+    tx.job.start = replace(
+        tx.job.start, by_s=tx.now_s + (start_wait_s(tx) if is_ready else tx.settings.start_s)
+    )
+    tx.job.membership = changes.given_up(tx.job.membership)
+    tx.job.sizing = replace(
+        tx.job.sizing,
+        pace=replace(tx.job.sizing.pace, restarted_at=tx.now_s),
+        costs=costs.interrupted(tx.job.sizing.costs),
     )
     fresh = (ReplicaState.STARTING, ReplicaState.SPARE)
     members = group.under_way(tx.job.membership).replicas
@@ -342,7 +348,7 @@ def _start_over(tx: Transaction, why: str) -> None:
 
 def look_anew(tx: Transaction) -> None:
     """Have those who wait look which checkpoints there are now."""
-    tx.job, commands = restoring.look_anew(tx.job)
+    tx.job.checkpoints, commands = restoring.look_anew(tx.job)
     tx.commands.extend(commands)
 
 
@@ -354,7 +360,7 @@ def end_if_all_gone(tx: Transaction) -> None:
 
     Where none of them has come to the end of its script the state is lost, as before the end.
     """
-    outcome = tx.job.outcome
+    outcome = tx.job.ending.outcome
     is_awaited = any(replica.due_s < NEVER for replica in tx.job.replicas.values())
     if is_awaited or outcome is None:
         return
@@ -363,7 +369,7 @@ def end_if_all_gone(tx: Transaction) -> None:
         return
     what = "every replica was lost after the last step, before any script had ended"
     charge(tx, ExitKind.SIGNAL, what)
-    tx.job = replace(tx.job, outcome=None, exit_code=None, reason="")
+    tx.job.ending = replace(tx.job.ending, outcome=None, exit_code=None, reason="")
     lose_state(tx, ExitKind.SIGNAL, what)
 
 
@@ -380,7 +386,7 @@ def end_job(tx: Transaction, exit_code: int, reason: str, cause: StageCause) -> 
 
 def _end_stopped(tx: Transaction, reason: str) -> None:
     """End a job that cannot stop at a boundary, with what it was given up for if it was."""
-    code, why = tx.job.exit_code, tx.job.reason
+    code, why = tx.job.ending.exit_code, tx.job.ending.reason
     if code is None:
         code, why = EXIT_STOPPED, reason
     end_job(tx, code, why, StageCause.STOP_CUT_SHORT)
@@ -393,9 +399,9 @@ def _busy_until_s(membership: Membership, now_s: float) -> float:
 
 
 def _stopped(job: Job) -> str:
-    how = "suspended" if job.stop is StopKind.SUSPEND else "stopped"
-    if job.stop_for and job.stop_for == job.reason:
-        return f"{how} because no node can start anything any more ({job.reason})"
-    if job.stop_for and job.leaving:
+    how = "suspended" if job.ending.stop is StopKind.SUSPEND else "stopped"
+    if job.ending.stop_for and job.ending.stop_for == job.ending.reason:
+        return f"{how} because no node can start anything any more ({job.ending.reason})"
+    if job.ending.stop_for and job.nodes.leaving:
         return f"{how} before its last node was gone"
-    return f"{how} for others" if job.stop_for else f"{how} on request"
+    return f"{how} for others" if job.ending.stop_for else f"{how} on request"

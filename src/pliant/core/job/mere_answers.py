@@ -8,11 +8,11 @@ once.  Whatever else an answer may mean is for the ``controller`` to conclude.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from pliant.core.copies import changed
 from pliant.core.events import Event, Prepared, Switched
 from pliant.core.job.state import Job, JobSettings, ReplicaState, Stage
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
@@ -32,27 +32,34 @@ def hear_together(
     It is what ``controller.step`` makes of each of them, which asks nothing of its driver.
     """
     heard = _mere_answers(job, events)
-    is_asleep = now_s - job.seen_s > settings.timeouts.asleep_s
+    is_asleep = now_s - job.history.seen_s > settings.timeouts.asleep_s
     if len(heard) < 2 or is_asleep or job.stage in (Stage.RECOVERING, Stage.ENDED):
         return job, 0
-    tx = Transaction(job=job, now_s=now_s, settings=settings)
+    tx = Transaction(job=draft_of(job), now_s=now_s, settings=settings)
     state, names = job.membership, frozenset(answer.replica for answer in heard)
     silence_s = tx.moment.timeouts.heartbeat_s
     pulses = {
-        name: changed(pulse, silent_at_s=max(now_s, pulse.busy_until_s) + silence_s)
+        name: replace(pulse, silent_at_s=max(now_s, pulse.busy_until_s) + silence_s)
         for name, pulse in ((name, state.pulses[name]) for name in names)
     }
-    state = changed(
+    state = replace(
         state,
         pulses=Table({**state.pulses, **pulses}),
-        awaiting=state.awaiting - names,
-        late=state.late - names if state.late else state.late,
+        wait=replace(state.wait, awaiting=state.wait.awaiting - names),
+        trouble=replace(
+            state.trouble,
+            late=state.trouble.late - names if state.trouble.late else state.trouble.late,
+        ),
         story=told(state.story, *heard),
     )
     if isinstance(heard[0], Switched):
         steps = [answer.step for answer in heard if isinstance(answer, Switched)]
-        state = at_boundary(changed(state, committed=max(state.committed, *steps)), tx.moment)
-    return changed(job, membership=state, seen_s=now_s, story=told(job.story, *heard)), len(heard)
+        state = at_boundary(replace(state, committed=max(state.committed, *steps)), tx.moment)
+    return replace(
+        job,
+        membership=state,
+        history=replace(job.history, seen_s=now_s, story=told(job.history.story, *heard)),
+    ), len(heard)
 
 
 def _mere_answers(job: Job, events: Sequence[Event]) -> list[Answer]:
@@ -61,7 +68,7 @@ def _mere_answers(job: Job, events: Sequence[Event]) -> list[Answer]:
     kind = _awaited_kind(state)
     if kind is None or not events or not isinstance(events[0], kind):
         return heard
-    generation, left = group.under_way(state).generation, set(state.awaiting)
+    generation, left = group.under_way(state).generation, set(state.wait.awaiting)
     for event in events:
         if (
             not isinstance(event, kind)
@@ -81,7 +88,7 @@ def _awaited_kind(state: Membership) -> type[Answer] | None:
     if state.phase is Phase.PREPARING:
         return Prepared
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
-    return Switched if is_entering and not state.leavers else None
+    return Switched if is_entering and not state.orders.leavers else None
 
 
 def _is_heard_as_ever(job: Job, name: ReplicaId) -> bool:
@@ -93,8 +100,8 @@ def _is_heard_as_ever(job: Job, name: ReplicaId) -> bool:
         and replica.state is not ReplicaState.SPARE
         and pulse is not None
         and pulse.mute_at_s == NEVER
-        and name not in state.unheard
-        and name not in state.unsure
-        and name not in state.joiners
+        and name not in state.trouble.unheard
+        and name not in state.trouble.unsure
+        and name not in state.orders.joiners
         and name not in state.spares
     )

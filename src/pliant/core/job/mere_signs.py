@@ -9,11 +9,11 @@ for the ``controller`` to conclude, the first that tells of a step among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from pliant.core.copies import changed
 from pliant.core.events import Event, Progressed
 from pliant.core.job.state import Job, JobSettings, Stage
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.state import NEVER, Membership, Pulse
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
@@ -28,10 +28,12 @@ def hear_together(
     It is what ``controller.step`` makes of each of them, which asks nothing of its driver.
     """
     state, said, number = job.membership, dict[ReplicaId, Pulse](), 0
-    is_asleep = now_s - job.seen_s > settings.timeouts.asleep_s
+    is_asleep = now_s - job.history.seen_s > settings.timeouts.asleep_s
     if is_asleep or job.stage in (Stage.RECOVERING, Stage.ENDED):
         return job, 0
-    silence_s = Transaction(job=job, now_s=now_s, settings=settings).moment.timeouts.heartbeat_s
+    silence_s = Transaction(
+        job=draft_of(job), now_s=now_s, settings=settings
+    ).moment.timeouts.heartbeat_s
     for event in events:
         if not isinstance(event, Progressed):
             break
@@ -40,7 +42,7 @@ def hear_together(
             break
         if not _says_no_more(job, event) or _has_arrived(state, event):
             break
-        said[event.replica] = changed(
+        said[event.replica] = replace(
             pulse,
             silent_at_s=max(now_s, pulse.busy_until_s) + silence_s,
             committed=max(pulse.committed, event.committed),
@@ -49,8 +51,8 @@ def hear_together(
         number += 1
     if not number:
         return job, 0
-    state = changed(state, pulses=Table({**state.pulses, **said}))
-    return changed(job, membership=state, seen_s=now_s), number
+    state = replace(state, pulses=Table({**state.pulses, **said}))
+    return replace(job, membership=state, history=replace(job.history, seen_s=now_s)), number
 
 
 def _is_as_ever(job: Job, name: ReplicaId, pulse: Pulse) -> bool:
@@ -61,9 +63,9 @@ def _is_as_ever(job: Job, name: ReplicaId, pulse: Pulse) -> bool:
         and not replica.is_lost
         and pulse.mute_at_s == pulse.hung_at_s == NEVER
         and pulse.held_up_by is None
-        and name not in state.unheard
-        and name not in state.unsure
-        and name not in job.slow
+        and name not in state.trouble.unheard
+        and name not in state.trouble.unsure
+        and name not in job.stragglers.slow
     )
 
 
@@ -82,6 +84,6 @@ def _says_no_more(job: Job, event: Progressed) -> bool:
 
 def _has_arrived(state: Membership, event: Progressed) -> bool:
     """Whether one that is to enter a generation says that it waits there for the others."""
-    newest = NO_GENERATION if state.recorded is None else state.recorded.generation
+    newest = NO_GENERATION if state.orders.recorded is None else state.orders.recorded.generation
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
-    return is_entering and event.waiting == newest and event.replica in state.awaiting
+    return is_entering and event.waiting == newest and event.replica in state.wait.awaiting

@@ -11,13 +11,13 @@ from pliant.core.values import NodeId
 
 def heard_devices(job: Job) -> int:
     """Return how many devices there are on nodes that are not silent."""
-    return sum(count for node, count in job.nodes.items() if node not in job.silent)
+    return sum(count for node, count in job.nodes.devices.items() if node not in job.nodes.silent)
 
 
 def free_devices(job: Job) -> dict[NodeId, int]:
     """Return the nodes that have devices no process is on, with how many."""
-    unused = job.leaving | job.silent
-    free = {node: count for node, count in job.nodes.items() if node not in unused}
+    unused = job.nodes.leaving | job.nodes.silent
+    free = {node: count for node, count in job.nodes.devices.items() if node not in unused}
     for replica in job.replicas.values():
         if replica.node in free:
             free[replica.node] -= 1

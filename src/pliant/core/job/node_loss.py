@@ -43,7 +43,7 @@ def on_nodes_lost(tx: Transaction, nodes: Sequence[NodeId], *, has_left: bool = 
     for node in nodes:
         if has_left or not _is_waited_for(tx.job, node, gone):
             gone.append(node)
-        elif node not in tx.job.unheard_nodes:
+        elif node not in tx.job.nodes.unheard:
             _wait_for(tx, node)
     if gone:
         lose_nodes(tx, gone)
@@ -51,7 +51,7 @@ def on_nodes_lost(tx: Transaction, nodes: Sequence[NodeId], *, has_left: bool = 
 
 def _wait_for(tx: Transaction, node: NodeId) -> None:
     wait_s = tx.settings.start_s
-    tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.put(node, tx.now_s + wait_s))
+    tx.job.nodes = replace(tx.job.nodes, unheard=tx.job.nodes.unheard.put(node, tx.now_s + wait_s))
     is_over = tx.job.stage is Stage.FINISHING
     what = "what follows the last step is done" if is_over else "what is left of the run is"
     tx.notes.append(
@@ -66,10 +66,10 @@ def on_nodes_silent(tx: Transaction, nodes: Sequence[NodeId]) -> None:
     who come in the place of one that is lost are to be started where somebody hears of it.
     """
     job = tx.job
-    found = [node for node in nodes if node in job.nodes and node not in job.silent]
+    found = [node for node in nodes if node in job.nodes.devices and node not in job.nodes.silent]
     if not found or job.stage is Stage.FINISHING:
         return
-    tx.job = replace(job, silent=job.silent.union(found))
+    tx.job.nodes = replace(job.nodes, silent=job.nodes.silent.union(found))
     _wait_as_at_the_start(tx)
     agents = "the agent of node" if len(found) == 1 else "the agents of nodes"
     tx.notes.append(f"nothing is heard of {agents} {_listed(found)}: nothing new is started there")
@@ -77,20 +77,20 @@ def on_nodes_silent(tx: Transaction, nodes: Sequence[NodeId]) -> None:
 
 def speaks_again(tx: Transaction, node: NodeId) -> bool:
     """Take note that the agent of a node has said something; whether it was silent."""
-    if node not in tx.job.silent:
+    if node not in tx.job.nodes.silent:
         return False
-    tx.job = replace(tx.job, silent=tx.job.silent - {node})
+    tx.job.nodes = replace(tx.job.nodes, silent=tx.job.nodes.silent - {node})
     tx.notes.append(f"the agent of node {node} is heard again")
     if tx.job.stage is Stage.STARTING and spares(tx.job):
         wait_s = tx.now_s + start_wait_s(tx)
-        tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
+        tx.job.start = replace(tx.job.start, by_s=min(tx.job.start.by_s, wait_s))
     return True
 
 
 def _wait_as_at_the_start(tx: Transaction) -> None:
     """Let a job that has too few nodes to begin wait for others, as it did for the first."""
     if tx.job.stage is Stage.STARTING and heard_devices(tx.job) < tx.moment.min_replicas:
-        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)
+        tx.job.start = replace(tx.job.start, by_s=tx.now_s + tx.settings.start_s)
 
 
 def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
@@ -98,16 +98,16 @@ def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
 
     What it runs may live on, and have what no checkpoint has: that is saved before the job ends.
     """
-    if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes:
+    if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes.devices:
         return
-    tx.job = replace(tx.job, nodes=tx.job.nodes.put(event.node, 0))
+    tx.job.nodes = replace(tx.job.nodes, devices=tx.job.nodes.devices.put(event.node, 0))
     tx.notes.append(f"node {event.node} can start nothing any more: {event.reason}")
-    if any(tx.job.nodes.values()):
+    if any(tx.job.nodes.devices.values()):
         return
     if not tx.settings.nodes_may_come:
         _end_for(tx, event.reason)
     elif tx.job.stage is Stage.STARTING:
-        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)
+        tx.job.start = replace(tx.job.start, by_s=tx.now_s + tx.settings.start_s)
 
 
 def _end_for(tx: Transaction, reason: str) -> None:
@@ -119,7 +119,7 @@ def _end_for(tx: Transaction, reason: str) -> None:
         lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.INPUT_REFUSED)
         return
     # With these it ends should nobody come to the boundary: its workers died with a fork server.
-    tx.job = replace(job, stop_for=reason, exit_code=EXIT_FAILED, reason=reason)
+    tx.job.ending = replace(job.ending, stop_for=reason, exit_code=EXIT_FAILED, reason=reason)
     lifecycle.stop(tx, StopKind.SUSPEND)
 
 
@@ -131,7 +131,7 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
     job suspended, as where all are reclaimed; without checkpoints they train on until it is gone.
     """
     job, node = tx.job, event.node
-    if node not in job.nodes or job.stage not in (Stage.STARTING, Stage.RUNNING):
+    if node not in job.nodes.devices or job.stage not in (Stage.STARTING, Stage.RUNNING):
         return
     if _is_irreplaceable(job, node):
         is_saved, steps = is_durable(job), counted(job.membership.committed, "step")
@@ -144,8 +144,8 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
         if not is_saved:
             return
     here = [name for name, replica in job.replicas.items() if replica.node == node]
-    devices = job.nodes.put(node, min(job.nodes[node], len(here)))
-    tx.job = replace(job, nodes=devices, leaving=job.leaving | {node})
+    devices = job.nodes.devices.put(node, min(job.nodes.devices[node], len(here)))
+    tx.job.nodes = replace(job.nodes, devices=devices, leaving=job.nodes.leaving | {node})
     for name in here:
         replicas.send_away(tx, name, event.notice_s, f"node {node} leaves", is_reclaimed=True)
 
@@ -164,17 +164,17 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
     """Go on without nodes and whatever they ran."""
     lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node in nodes}
     is_free = all(_never_began(tx.job, replica) for replica in lost.values())
-    is_known = any(node in tx.job.nodes for node in nodes)
+    is_known = any(node in tx.job.nodes.devices for node in nodes)
     for node in nodes:
-        tx.job = replace(
-            tx.job,
-            unheard_nodes=tx.job.unheard_nodes.drop(node),
-            nodes=tx.job.nodes.drop(node),
-            labels=tx.job.labels.drop(node),
-            apart=apart.without(tx.job.apart, node),
-            aside=tx.job.aside.drop(node),
-            leaving=tx.job.leaving - {node},
-            silent=tx.job.silent - {node},
+        tx.job.nodes = replace(
+            tx.job.nodes,
+            unheard=tx.job.nodes.unheard.drop(node),
+            devices=tx.job.nodes.devices.drop(node),
+            labels=tx.job.nodes.labels.drop(node),
+            apart=apart.without(tx.job.nodes.apart, node),
+            aside=tx.job.nodes.aside.drop(node),
+            leaving=tx.job.nodes.leaving - {node},
+            silent=tx.job.nodes.silent - {node},
         )
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
@@ -187,14 +187,14 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
     what = f"{word} {_listed(nodes)} with {_listed(sorted(lost)) or 'no replica'}"
     if lost and not is_free:
         charge(tx, ExitKind.SIGNAL, what)
-        tx.job = replace(tx.job, pace=hysteresis.lost(tx.job.pace, tx.now_s))
+        tx.job.sizing = replace(tx.job.sizing, pace=hysteresis.lost(tx.job.sizing.pace, tx.now_s))
     tx.notes.append(f"lost {what}")
     lifecycle.lose(tx, frozenset(lost), ExitKind.SIGNAL, what)
 
 
 def _never_began(job: Job, replica: Replica) -> bool:
     """Whether a replica was to start where nothing can be started: that says nothing of it."""
-    is_refused = job.nodes.get(replica.node, 0) == 0
+    is_refused = job.nodes.devices.get(replica.node, 0) == 0
     return is_refused and replica.state in (ReplicaState.STARTING, ReplicaState.ENDING)
 
 
@@ -205,7 +205,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def lose_overdue(tx: Transaction) -> None:
     """Lose those that were waited for in vain, or without which the job can now go on."""
-    for node, until_s in tx.job.unheard_nodes.items():
+    for node, until_s in tx.job.nodes.unheard.items():
         if until_s <= tx.now_s or not _is_waited_for(tx.job, node):
             lose_nodes(tx, [node])
 
@@ -217,9 +217,9 @@ def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> 
     """
     known = {name for name, replica in tx.job.replicas.items() if replica.node == node}
     is_over = tx.job.stage is Stage.FINISHING
-    if node in tx.job.unheard_nodes and known and not (is_over or known & running):
+    if node in tx.job.nodes.unheard and known and not (is_over or known & running):
         lose_nodes(tx, [node])
-    tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
+    tx.job.nodes = replace(tx.job.nodes, unheard=tx.job.nodes.unheard.drop(node))
     speaks_again(tx, node)
 
 
@@ -234,6 +234,6 @@ def is_last_refuge(job: Job, node: NodeId, gone: Sequence[NodeId] = ()) -> bool:
     or nowhere to go on."""
     without = {node, *gone}
     here = frozenset(name for name, replica in job.replicas.items() if replica.node in without)
-    others = sum(devices for name, devices in job.nodes.items() if name not in without)
+    others = sum(devices for name, devices in job.nodes.devices.items() if name not in without)
     holds_all = group.dispensable(job.membership, here) != here
     return holds_all and not (is_durable(job) and others)

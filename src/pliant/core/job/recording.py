@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import attrgetter, is_
 
-from pliant.core.job.state import Job, JobSettings, Stage
-from pliant.core.job.transitions import StageCause, entered
+from pliant.core.job.state import History, Job, JobSettings, Stage, Start
+from pliant.core.job.transitions import StageCause, stage_after
 from pliant.core.membership import rejoin
 from pliant.core.membership import state as group
 from pliant.core.policy.hysteresis import restarted
@@ -17,64 +17,76 @@ from pliant.core.table import Table
 from pliant.core.values import NodeId, Register, ReplicaId
 
 _of_membership = attrgetter(
-    "phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers"
+    *("phase", "lineage", "restore", "orders.issued", "orders.recorded", "orders.gone"),
+    *("orders.joiners", "orders.leavers"),
 )
 _of_job = attrgetter(
-    *("homes", "named", "wished", "policy", "pace", "has_checkpoints"),
-    *("stop", "outcome", "last_step"),
+    *("registration.homes", "named", "sizing.wished", "sizing.policy", "sizing.pace"),
+    *("checkpoints.exist", "ending.stop", "ending.outcome", "ending.last_step"),
 )
 
 
 def remembered(register: Register | None, *, now_s: float, settings: JobSettings) -> Job:
     """Return the job that a register tells of; RECOVERING if members may be alive."""
     membership = rejoin.remembered(register)
-    job = Job(membership=membership, start_by_s=now_s + settings.start_s, seen_s=now_s)
+    job = Job(
+        membership=membership,
+        start=Start(by_s=now_s + settings.start_s),
+        history=History(seen_s=now_s),
+    )
     if register is None:
-        return entered(job, Stage.STARTING, StageCause.NONE_RECORDED)
+        return replace(job, stage=stage_after(job, Stage.STARTING, StageCause.NONE_RECORDED))
     is_policy_kept = register.policy_given == settings.policy
     job = replace(
         job,
         named=register.named,
-        wished=register.wished,
-        policy=register.policy if is_policy_kept else None,
-        policy_given=register.policy_given if is_policy_kept else None,
-        pace=restarted(
-            now_s=now_s, num_changes=register.num_changes, backoff_level=register.backoff_level
+        sizing=replace(
+            job.sizing,
+            wished=register.wished,
+            policy=register.policy if is_policy_kept else None,
+            policy_given=register.policy_given if is_policy_kept else None,
+            pace=restarted(
+                now_s=now_s, num_changes=register.num_changes, backoff_level=register.backoff_level
+            ),
         ),
-        has_checkpoints=register.has_checkpoints,
-        outcome=register.outcome,
-        last_step=register.last_step,
-        last_step_by_s=now_s + settings.timeouts.step_s,
+        checkpoints=replace(job.checkpoints, exist=register.has_checkpoints),
+        ending=replace(
+            job.ending,
+            outcome=register.outcome,
+            last_step=register.last_step,
+            last_step_by_s=now_s + settings.timeouts.step_s,
+        ),
     )
     if not group.members(membership) and register.outcome is None:
-        return entered(job, Stage.STARTING, StageCause.NONE_RECORDED)
+        return replace(job, stage=stage_after(job, Stage.STARTING, StageCause.NONE_RECORDED))
     return replace(
         job,
-        homes=Table(register.homes),
-        stop=register.stop,
-        register_by_s=now_s + settings.timeouts.register_s,
+        registration=replace(
+            job.registration, homes=Table(register.homes), by_s=now_s + settings.timeouts.register_s
+        ),
+        ending=replace(job.ending, stop=register.stop),
     )
 
 
 def record(job: Job) -> Register:
     """Return what must be durable before the commands of this state are sent (R1, R2)."""
     names = group.members(job.membership)
-    if job.outcome is not None and job.membership.recorded is not None:
-        names = job.membership.recorded.replicas  # until it was heard how each has left
+    if job.ending.outcome is not None and job.membership.orders.recorded is not None:
+        names = job.membership.orders.recorded.replicas  # until it was heard how each has left
     homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
     return replace(
         group.register(job.membership),
         named=job.named,
-        wished=job.wished,
-        policy=job.policy,
-        policy_given=job.policy_given,
-        num_changes=len(job.pace.changed_at),
-        backoff_level=job.pace.backoff_level,
-        has_checkpoints=job.has_checkpoints,
+        wished=job.sizing.wished,
+        policy=job.sizing.policy,
+        policy_given=job.sizing.policy_given,
+        num_changes=len(job.sizing.pace.changed_at),
+        backoff_level=job.sizing.pace.backoff_level,
+        has_checkpoints=job.checkpoints.exist,
         homes=tuple(homes),
-        stop=job.stop,
-        outcome=job.outcome,
-        last_step=job.last_step,
+        stop=job.ending.stop,
+        outcome=job.ending.outcome,
+        last_step=job.ending.last_step,
     )
 
 
@@ -96,4 +108,4 @@ def record_to_write(before: Job, after: Job) -> Register | None:
 
 def _home(job: Job, name: ReplicaId) -> NodeId | None:
     replica = job.replicas.get(name)
-    return job.homes.get(name) if replica is None else replica.node
+    return job.registration.homes.get(name) if replica is None else replica.node

@@ -50,13 +50,12 @@ from pliant.core.job.lifecycle import (
     stop_at_once,
 )
 from pliant.core.job.replicas import accept_membership, end
-from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age, spares
+from pliant.core.job.state import Job, Registration, Replica, ReplicaState, Stage, age, spares
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import rejoin, repeating
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
-from pliant.core.table import Table
 from pliant.core.values import NodeId, ReplicaId
 
 UNWANTED = "it belongs to a generation that the job has left behind"
@@ -66,20 +65,27 @@ def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
     """Take note of a node, and ask the workers that it runs already where they stand."""
     node_loss.hear_again(tx, event.node, frozenset(event.replicas))
     job = tx.job
-    tx.job = replace(
-        job,
-        nodes=job.nodes.put(event.node, event.devices),
-        labels=job.labels.put(event.node, event.labels),
-        held=job.held - {event.node},
+    tx.job.nodes = replace(
+        job.nodes,
+        devices=job.nodes.devices.put(event.node, event.devices),
+        labels=job.nodes.labels.put(event.node, event.labels),
+        held=job.nodes.held - {event.node},
+    )
+    tx.job.checkpoints = replace(
+        job.checkpoints,
         # What is said again on a new connection was said before they were asked to look.
-        outdated=job.outdated | job.looking.intersection(event.replicas),
+        outdated=job.checkpoints.outdated | job.checkpoints.looking.intersection(event.replicas),
     )
     is_registering = job.stage is Stage.RECOVERING
     if is_registering:
-        here = {name for name, node in job.homes.items() if node == event.node}
+        here = {name for name, node in job.registration.homes.items() if node == event.node}
         _forget(tx, frozenset(here) - set(event.replicas))
     unknown = _take_in(tx, event.node, event.replicas)
-    silent = [n for n in event.replicas if is_registering and n not in (*unknown, *job.registered)]
+    silent = [
+        n
+        for n in event.replicas
+        if is_registering and n not in (*unknown, *job.registration.registered)
+    ]
     if unknown or silent:
         tx.commands.append(RollCall(to=(*unknown, *silent)))
 
@@ -87,7 +93,7 @@ def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
 def on_running(tx: Transaction, event: Running) -> None:
     """Say again what the workers of a node have not answered: it may never have come there."""
     job, unknown = tx.job, []
-    if event.node in job.nodes:
+    if event.node in job.nodes.devices:
         unknown = _take_in(tx, event.node, event.replicas)
     if unknown:
         tx.commands.append(RollCall(to=tuple(unknown)))
@@ -97,13 +103,15 @@ def on_running(tx: Transaction, event: Running) -> None:
     for name in sorted(here, key=age):
         tx.again.extend(_told(job, name, is_there=name in event.replicas, is_over=is_over))
     tx.again.extend(repeating.unanswered(job.membership, here))
-    if job.outcome is not None:  # to hear how they ended
-        left = (n for n, node in job.homes.items() if node == event.node)
+    if job.ending.outcome is not None:  # to hear how they ended
+        left = (n for n, node in job.registration.homes.items() if node == event.node)
         missing = sorted(set(left).difference(event.replicas), key=age)
         tx.again.extend(EndReplica(replica=name, reason="it is not there") for name in missing)
-    if job.looking and (looking := here.intersection(job.looking, spares(job))):
-        tx.again.append(Look(to=tuple(sorted(looking, key=age)), number=job.looks))
-    if job.stage is Stage.STOPPING and job.stop is not None:
+    if job.checkpoints.looking and (
+        looking := here.intersection(job.checkpoints.looking, spares(job))
+    ):
+        tx.again.append(Look(to=tuple(sorted(looking, key=age)), number=job.checkpoints.looks))
+    if job.stage is Stage.STOPPING and job.ending.stop is not None:
         members = here.intersection(group.members(job.membership))
         if members:
             tx.again.append(Stop(to=tuple(sorted(members, key=age))))
@@ -121,7 +129,7 @@ def _told(job: Job, name: ReplicaId, *, is_there: bool, is_over: bool) -> tuple[
         return (replica.farewell or end_it,) if is_there else (end_it,)
     if replica.state is not ReplicaState.STARTING:
         return ()
-    if name in job.registered:
+    if name in job.registration.registered:
         return ()
     if replica.started_at is None:  # of a coordinator before
         ask, is_gone = RollCall(to=(name,)), EndReplica(replica=name, reason="it is not there")
@@ -133,12 +141,14 @@ def _take_in(tx: Transaction, node: NodeId, names: Iterable[ReplicaId]) -> list[
     """Take note of workers that nobody here has started; return those that are to be asked."""
     unknown = [name for name in names if name not in tx.job.replicas]
     if tx.job.stage is Stage.FINISHING:
-        reason = tx.job.reason
+        reason = tx.job.ending.reason
         tx.commands.extend(EndReplica(replica=name, reason=reason) for name in unknown)
         return []
     for name in unknown:
         tx.put(name, Replica(node=node, due_s=tx.now_s + tx.settings.start_s))
-    tx.job = replace(tx.job, publishers=tx.job.publishers.union(unknown))
+    tx.job.checkpoints = replace(
+        tx.job.checkpoints, publishers=tx.job.checkpoints.publishers.union(unknown)
+    )
     return unknown
 
 
@@ -156,7 +166,9 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
         case Exited(replica=name):
             leave_after_the_end(tx, event)
             _forget(tx, frozenset({name}))
-            tx.job = replace(tx.job, homes=tx.job.homes.drop(name))
+            tx.job.registration = replace(
+                tx.job.registration, homes=tx.job.registration.homes.drop(name)
+            )
         case Registered(replica=name):
             _register(tx, event)
         case Scaled() | PolicySet() | DrainRequested() | KillRequested():
@@ -172,13 +184,15 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             | NodeFailed()
             | NodeLeaving()
         ):
-            tx.job = replace(tx.job, kept=(*tx.job.kept, event))
+            tx.job.registration = replace(
+                tx.job.registration, kept=(*tx.job.registration.kept, event)
+            )
         case Progressed(replica=name) if name in rejoin.awaited(
-            tx.job.membership, tx.job.registered
+            tx.job.membership, tx.job.registration.registered
         ):  # it lives, and cannot say more yet: its script keeps the interpreter lock
             patience_s = tx.now_s + tx.settings.timeouts.heartbeat_s
-            by_s = max(tx.job.register_by_s, min(patience_s, tx.job.start_by_s))
-            tx.job = replace(tx.job, register_by_s=by_s)
+            by_s = max(tx.job.registration.by_s, min(patience_s, tx.job.start.by_s))
+            tx.job.registration = replace(tx.job.registration, by_s=by_s)
         case Ticked() | Progressed() | DiedTogether():
             pass
         case _:
@@ -193,8 +207,8 @@ def _hear_worker(tx: Transaction, event: WorkerEvent) -> None:
     """
     if isinstance(event, Finished):
         hear_finished(tx, event)
-    if isinstance(event, Saved) or event.replica in tx.job.registered:
-        tx.job = replace(tx.job, kept=(*tx.job.kept, event))
+    if isinstance(event, Saved) or event.replica in tx.job.registration.registered:
+        tx.job.registration = replace(tx.job.registration, kept=(*tx.job.registration.kept, event))
     else:
         tx.count_stale()
 
@@ -204,7 +218,9 @@ def _register(tx: Transaction, event: Registered) -> None:
     if event.replica not in job.replicas or event.asked_by != job.membership.incarnation:
         tx.count_stale()
         return
-    tx.job = replace(job, registered=job.registered.put(event.replica, event))
+    tx.job.registration = replace(
+        job.registration, registered=job.registration.registered.put(event.replica, event)
+    )
     if event.finished:
         hear_finished(tx, event)
     drop_publisher(tx, event)
@@ -213,35 +229,43 @@ def _register(tx: Transaction, event: Registered) -> None:
 def drop_publisher(tx: Transaction, event: Registered) -> None:
     """Take note that one has nothing to publish: it holds no state, and obeys nobody before."""
     if not rejoin.is_past(event):
-        others, outdated = (x - {event.replica} for x in (tx.job.publishers, tx.job.outdated))
-        tx.job = replace(tx.job, publishers=others, outdated=outdated)
+        others, outdated = (
+            x - {event.replica}
+            for x in (tx.job.checkpoints.publishers, tx.job.checkpoints.outdated)
+        )
+        tx.job.checkpoints = replace(tx.job.checkpoints, publishers=others, outdated=outdated)
 
 
 def _lose_nodes(tx: Transaction, lost: Sequence[NodeId]) -> None:
     for node in lost:
         here = _at(tx.job, node)
-        for name in sorted(here & tx.job.homes.keys(), key=age):
+        for name in sorted(here & tx.job.registration.homes.keys(), key=age):
             lose_after_the_end(tx, name, f"{name} was lost with node {node}")
         _forget(tx, here)
-        nodes, homes = tx.job.nodes.drop(node), tx.job.homes.drop(*here)
-        tx.job = replace(tx.job, nodes=nodes, homes=homes, silent=tx.job.silent - {node})
+        nodes, homes = tx.job.nodes.devices.drop(node), tx.job.registration.homes.drop(*here)
+        tx.job.nodes = replace(tx.job.nodes, devices=nodes, silent=tx.job.nodes.silent - {node})
+        tx.job.registration = replace(tx.job.registration, homes=homes)
 
 
 def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:
     running = {name for name, replica in job.replicas.items() if replica.node == node}
-    return frozenset(running | {name for name, home in job.homes.items() if home == node})
+    return frozenset(
+        running | {name for name, home in job.registration.homes.items() if home == node}
+    )
 
 
 def _forget(tx: Transaction, names: frozenset[ReplicaId]) -> None:
     """Take note that these processes are gone."""
     job = tx.job
     gone = names & frozenset(group.members(job.membership))
-    if job.outcome is None:
+    if job.ending.outcome is None:
         tx.notes.extend(f"lost {name} while no coordinator was there" for name in sorted(gone))
-    tx.job = replace(
-        job,
-        registered=job.registered.drop(*names),
-        membership=replace(job.membership, gone=job.membership.gone | gone),
+    tx.job.registration = replace(
+        job.registration, registered=job.registration.registered.drop(*names)
+    )
+    tx.job.membership = replace(
+        job.membership,
+        orders=replace(job.membership.orders, gone=job.membership.orders.gone | gone),
     )
     for name in names & job.replicas.keys():
         tx.move(name, job.replicas[name], ReplicaState.GONE, ReplicaCause.EXITED)
@@ -253,65 +277,65 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
     What a spare has said of itself is examined like any spare's: the coordinator before may have
     died before it did.
     """
-    silent = rejoin.awaited(tx.job.membership, tx.job.registered)
-    if silent and tx.now_s < tx.job.register_by_s:
+    silent = rejoin.awaited(tx.job.membership, tx.job.registration.registered)
+    if silent and tx.now_s < tx.job.registration.by_s:
         return ()
-    if _is_end_unheard(tx.job) and tx.now_s < tx.job.register_by_s:
+    if _is_end_unheard(tx.job) and tx.now_s < tx.job.registration.by_s:
         return ()
     running = sorted(silent & tx.job.replicas.keys())
-    if running and _is_nobody_registered(tx.job) and tx.job.register_by_s < tx.job.start_by_s:
+    if running and _is_nobody_registered(tx.job) and tx.job.registration.by_s < tx.job.start.by_s:
         tx.notes.append(f"no member says where it stands; {', '.join(running)} are waited for")
-        tx.job = replace(tx.job, register_by_s=tx.job.start_by_s)
+        tx.job.registration = replace(tx.job.registration, by_s=tx.job.start.by_s)
         return ()
     for name in sorted(silent):
         _give_up(tx, name)
     membership = tx.job.membership
-    tx.job = replace(tx.job, membership=replace(membership, gone=membership.gone | silent))
+    tx.job.membership = replace(
+        membership, orders=replace(membership.orders, gone=membership.orders.gone | silent)
+    )
     if (kept := _ended_before(tx)) is not None:
         return kept
     present = frozenset(group.members(tx.job.membership))
-    for event in tx.job.registered.values():
+    for event in tx.job.registration.registered.values():
         _place(tx, event, present)
-    job = tx.job
-    registrations = job.registered.values()
-    tx.job = replace(
-        job,
-        homes=Table(),
-        registered=Table(),
-        kept=(),
-        register_by_s=NEVER,
+    membership, known = tx.job.membership, tx.job.registration
+    members, registrations = group.members(membership), known.registered.values()
+    tx.job.registration = Registration()
+    tx.job.start = replace(
+        tx.job.start,
         reference=next((one.spare for one in registrations if one.has_state and one.spare), None),
-        has_checkpoints=job.has_checkpoints
+    )
+    tx.job.checkpoints = replace(
+        tx.job.checkpoints,
+        exist=tx.job.checkpoints.exist
         or any(event.spare and event.spare.checkpoints for event in registrations),
     )
-    if group.members(job.membership):
+    if members:
         tx.enter(Stage.RUNNING, StageCause.REGISTERED)
-        accept_membership(tx, rejoin.reunited(job.membership, job.registered, tx.moment))
-        if tx.job.stop is not None:  # the word may not have come through
+        accept_membership(tx, rejoin.reunited(membership, known.registered, tx.moment))
+        if tx.job.ending.stop is not None:  # the word may not have come through
             begin_stop(tx, StageCause.STOP_ASKED)
             tx.commands.append(Stop(to=group.members(tx.job.membership)))
     else:
         tx.notes.append("no member of the newest generation is left")
         tx.enter(Stage.STARTING, StageCause.NONE_LEFT)
-        tx.job = replace(
-            tx.job,
-            stop=None,
-            membership=rejoin.without_members(job.membership, job.registered, tx.moment),
-            start_by_s=tx.now_s + tx.settings.start_s,
-        )
+        tx.job.ending = replace(tx.job.ending, stop=None)
+        tx.job.membership = rejoin.without_members(membership, known.registered, tx.moment)
+        tx.job.start = replace(tx.job.start, by_s=tx.now_s + tx.settings.start_s)
     waiting = tuple(
         replace(event.spare, replica=name)
-        for name, event in job.registered.items()
-        if event.spare is not None
-        and not rejoin.is_past(event)
-        and name not in group.members(job.membership)
+        for name, event in known.registered.items()
+        if event.spare is not None and not rejoin.is_past(event) and name not in members
     )
-    return (*waiting, *job.kept)
+    return (*waiting, *known.kept)
 
 
 def _is_end_unheard(job: Job) -> bool:
     """Whether it is yet to be heard how a member has left whose job has finished."""
-    return job.outcome is not None and not job.homes.keys() <= job.registered.keys()
+    return (
+        job.ending.outcome is not None
+        and not job.registration.homes.keys() <= job.registration.registered.keys()
+    )
 
 
 def _ended_before(tx: Transaction) -> tuple[Event, ...] | None:
@@ -319,27 +343,29 @@ def _ended_before(tx: Transaction) -> tuple[Event, ...] | None:
 
     It does where all were lost at what their script does after the last step.
     """
-    job, outcome = tx.job, tx.job.outcome
+    known, outcome = tx.job.registration, tx.job.ending.outcome
     if outcome is None:
         return None
     here = {
-        n: event for n, event in job.registered.items() if event.lineage == job.membership.lineage
+        n: event
+        for n, event in known.registered.items()
+        if event.lineage == tx.job.membership.lineage
     }
     done = frozenset(n for n, event in here.items() if event.finished or event.leaving)
     if not (outcome.is_final or any(here[name].finished for name in done)):
         tx.notes.append("all were lost after their last step, before any had left by itself")
-        tx.job = replace(job, outcome=None, exit_code=None, reason="")
+        tx.job.ending = replace(tx.job.ending, outcome=None, exit_code=None, reason="")
         return None
-    for name in sorted(job.homes.keys() - job.registered.keys(), key=age):
+    for name in sorted(known.homes.keys() - known.registered.keys(), key=age):
         lose_after_the_end(tx, name, f"{name} was not heard of again")
-    tx.job = replace(tx.job, homes=Table(), registered=Table(), kept=(), register_by_s=NEVER)
-    go_on_ending(tx, tx.job.outcome or outcome, done)
-    return job.kept
+    tx.job.registration = Registration()
+    go_on_ending(tx, tx.job.ending.outcome or outcome, done)
+    return known.kept
 
 
 def _is_nobody_registered(job: Job) -> bool:
     """Whether no member has registered, so that the state may be with the silent alone."""
-    return not any(name in job.registered for name in group.members(job.membership))
+    return not any(name in job.registration.registered for name in group.members(job.membership))
 
 
 def _give_up(tx: Transaction, name: ReplicaId) -> None:
@@ -359,7 +385,7 @@ def _place(tx: Transaction, event: Registered, present: frozenset[ReplicaId]) ->
     if name in present:
         state = ReplicaState.TRAINING if event.has_state else ReplicaState.SPARE
         tx.move(name, replace(replica, due_s=NEVER), state, registered)
-    elif name in tx.job.membership.leavers and present:
+    elif name in tx.job.membership.orders.leavers and present:
         leaver = replace(
             replica,
             due_s=tx.now_s + tx.settings.policy.graceful_shutdown_timeout_s,

@@ -19,7 +19,6 @@ from pliant.core.commands import (
     StartReplica,
     Switch,
 )
-from pliant.core.copies import changed
 from pliant.core.events import ExitKind
 from pliant.core.job import apart
 from pliant.core.job.node_devices import free_devices
@@ -52,18 +51,18 @@ def start(tx: Transaction, count: int) -> None:
     free = _startable(tx)
     homes = [tx.job.replicas[name].node for name in live(tx.job)]
     for _ in range(count):
-        if tx.job.apart or tx.job.aside:  # who was just started counts
+        if tx.job.nodes.apart or tx.job.nodes.aside:  # who was just started counts
             free = _startable(tx)
         if not free:
             return
-        node, why = next_home(tx.settings.placement, free, homes, tx.job.labels)
+        node, why = next_home(tx.settings.placement, free, homes, tx.job.nodes.labels)
         homes.append(node)
         free[node] -= 1
         if not free[node]:
             del free[node]
         named = tx.job.named + 1
         name = ReplicaId(f"r{named}")
-        tx.job = replace(tx.job, named=named)
+        tx.job.named = named
         due_s = tx.now_s + tx.settings.start_s
         tx.put(name, Replica(node=node, started_at=tx.now_s, due_s=due_s))
         tx.commands.append(StartReplica(replica=name, node=node))
@@ -72,8 +71,8 @@ def start(tx: Transaction, count: int) -> None:
 
 def move_before_they_begin(tx: Transaction) -> None:
     """End who is to start anew elsewhere, as nodes have come, while nothing is trained yet."""
-    job, labels, rule = tx.job, tx.job.labels, tx.settings.placement
-    if job.stage is not Stage.STARTING or job.membership.attempt is not None:
+    job, labels, rule = tx.job, tx.job.nodes.labels, tx.settings.placement
+    if job.stage is not Stage.STARTING or job.membership.orders.attempt is not None:
         return
     newest_first = sorted(live(job), key=age, reverse=True)
     names = [name for name in newest_first if job.replicas[name].state in ON_THE_WAY]
@@ -91,10 +90,10 @@ def _startable(tx: Transaction) -> dict[NodeId, int]:
     """Return the free devices, of a node apart or set aside one at its time."""
     free = free_devices(tx.job)
     if are_enough(tx):
-        for node in tx.job.held:
+        for node in tx.job.nodes.held:
             free.pop(node, None)
-    moments = apart.again_at_s(tx.job.apart, company(tx.job)) if tx.job.apart else {}
-    for node, one in tx.job.aside.items():
+    moments = apart.again_at_s(tx.job.nodes.apart, company(tx.job)) if tx.job.nodes.apart else {}
+    for node, one in tx.job.nodes.aside.items():
         moments[node] = max(moments.get(node, apart.DUE), one.again_at_s)
     coming = {one.node for one in tx.job.replicas.values() if one.state in ON_THE_WAY}
     for node in tuple(free):
@@ -116,11 +115,11 @@ def are_enough(tx: Transaction, but: ReplicaId | None = None) -> bool:
 
 def hold(tx: Transaction, node: NodeId, what: str) -> None:
     """Start nothing on a node where one was refused: the next would be, too, until it is mended."""
-    if node not in tx.job.held:
-        tx.job = replace(tx.job, held=tx.job.held | {node})
+    if node not in tx.job.nodes.held:
+        tx.job.nodes = replace(tx.job.nodes, held=tx.job.nodes.held | {node})
         is_coming = any(one.state is ReplicaState.STARTING for one in tx.job.replicas.values())
         if tx.job.stage is Stage.STARTING and not (is_coming or _startable(tx)):
-            tx.job = replace(tx.job, start_by_s=tx.now_s)  # nobody else is waited for
+            tx.job.start = replace(tx.job.start, by_s=tx.now_s)  # nobody else is waited for
         tx.notes.append(f"node {node} starts nothing more until pliant scale N, as {what}")
 
 
@@ -187,7 +186,7 @@ def enter(tx: Transaction, name: ReplicaId) -> None:
     """Call a member training that was a spare, once it is in."""
     replica = tx.job.replicas.get(name)
     is_spare = replica is not None and replica.state is ReplicaState.SPARE
-    if replica is not None and is_spare and name not in tx.job.membership.joiners:
+    if replica is not None and is_spare and name not in tx.job.membership.orders.joiners:
         tx.move(name, replica, ReplicaState.TRAINING, ReplicaCause.ENTERED)
 
 
@@ -203,10 +202,10 @@ def accept_membership(tx: Transaction, outcome: Outcome, *, is_charged: bool = T
     """
     membership, commands = outcome
     excused: frozenset[ReplicaId] = frozenset()
-    if membership.cut:
+    if membership.trouble.cut:
         excused = _remember_apart(tx, membership)
-        membership = replace(membership, cut=frozenset())
-    tx.job = changed(tx.job, membership=membership)
+        membership = replace(membership, trouble=replace(membership.trouble, cut=frozenset()))
+    tx.job.membership = membership
     for command in commands:
         tx.commands.append(command)
         match command:
@@ -222,13 +221,13 @@ def accept_membership(tx: Transaction, outcome: Outcome, *, is_charged: bool = T
                 for name in names:
                     end(tx, name, ReplicaCause.RELEASED, "released", told=command)
             case Switch():
-                tx.job = replace(tx.job, costs=costs.crossed(tx.job.costs))
+                tx.job.sizing = replace(tx.job.sizing, costs=costs.crossed(tx.job.sizing.costs))
             case Prepare(order=order):
                 tx.notes.append(
                     f"prepare generation {order.generation}: {', '.join(order.replicas)}"
                 )
             case Reform(order=order, to=to) if set(to) & set(order.replicas):
-                tx.job = replace(tx.job, costs=costs.interrupted(tx.job.costs))
+                tx.job.sizing = replace(tx.job.sizing, costs=costs.interrupted(tx.job.sizing.costs))
                 tx.notes.append(
                     f"reform as generation {order.generation}: {', '.join(order.replicas)}"
                     + (f" wait, below minReplicas={tx.moment.min_replicas}" * order.hold)
@@ -251,20 +250,20 @@ def _remember_apart(tx: Transaction, after: Membership) -> frozenset[ReplicaId]:
     One whose node has others that stay is left out for something of its own.  Where too few are
     left to train, the budget bounds the trying.
     """
-    attempt, present = tx.job.membership.attempt, group.members(after)
+    attempt, present = tx.job.membership.orders.attempt, group.members(after)
     stay = present or [n for n in (attempt.replicas if attempt else ()) if n in after.spares]
     home = {name: replica.node for name, replica in tx.job.replicas.items()}
     there = {home[name] for name in stay if name in home}
-    ends = {end for link in after.cut for end in link if end in home}
+    ends = {end for link in after.trouble.cut for end in link if end in home}
     left = frozenset(name for name in ends if home[name] not in there)
     pairs = {
         apart.pair(home[one], home[other])
-        for one, other in after.cut
+        for one, other in after.trouble.cut
         if ends >= {one, other} and left & {one, other} and home[one] != home[other]
     }
-    tx.job = replace(tx.job, apart=apart.found(tx.job.apart, pairs, tx.now_s))
+    tx.job.nodes = replace(tx.job.nodes, apart=apart.found(tx.job.nodes.apart, pairs, tx.now_s))
     for one, other in sorted(pairs):
-        pause_s = tx.job.apart[one, other].again_at_s - tx.now_s
+        pause_s = tx.job.nodes.apart[one, other].again_at_s - tx.now_s
         tx.notes.append(
             f"nodes {one} and {other} do not reach each other: nothing is started on the one to "
             f"train with the other for {pause_s:g} s, then one replica tries it"
@@ -274,9 +273,9 @@ def _remember_apart(tx: Transaction, after: Membership) -> frozenset[ReplicaId]:
 
 def send_away_apart(tx: Transaction) -> None:
     """End those on their way in on a node that could not reach the others, until it is tried."""
-    if not tx.job.apart or not group.members(tx.job.membership):
+    if not tx.job.nodes.apart or not group.members(tx.job.membership):
         return
-    moments = apart.again_at_s(tx.job.apart, company(tx.job))
+    moments = apart.again_at_s(tx.job.nodes.apart, company(tx.job))
     for name, replica in tx.job.replicas.items():
         again_s = moments.get(replica.node)
         is_coming = replica.state in ON_THE_WAY and not is_member(tx.job, name)

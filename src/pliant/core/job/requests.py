@@ -34,13 +34,14 @@ def on_scaled(tx: Transaction, target: int) -> None:
     if why is not None:
         tx.decline(why)
         return
-    tx.job = replace(tx.job, wished=target, is_urgent=True, held=frozenset())
+    tx.job.sizing = replace(tx.job.sizing, wished=target, is_urgent=True)
+    tx.job.nodes = replace(tx.job.nodes, held=frozenset())
 
 
 def on_policy_set(tx: Transaction, event: events.PolicySet) -> None:
     """Let another policy count from now on."""
     if not _is_too_late(tx):
-        tx.job = replace(tx.job, held=frozenset())
+        tx.job.nodes = replace(tx.job.nodes, held=frozenset())
         sizing.set_policy(tx, event)
 
 
@@ -56,7 +57,7 @@ def on_drain(tx: Transaction, event: events.DrainRequested) -> None:
         due_s = min(replica.due_s, tx.now_s + event.notice_s)
         tx.put(name, replace(replica, due_s=due_s))
         return
-    wanted = tx.job.decision.target_replicas if tx.job.decision else len(live(tx.job))
+    wanted = tx.job.sizing.decision.target_replicas if tx.job.sizing.decision else len(live(tx.job))
     rest = tx.settings.policy.largest(wanted - 1) or wanted - 1
     why = objection(rest, sizing.view(tx.job, tx.settings), tx.settings.policy)
     if why is None and is_member(tx.job, name):
@@ -64,7 +65,7 @@ def on_drain(tx: Transaction, event: events.DrainRequested) -> None:
     if why is not None:
         tx.decline(f"{name} is not drained: {why}")
         return
-    tx.job = replace(tx.job, wished=rest, is_urgent=True)
+    tx.job.sizing = replace(tx.job.sizing, wished=rest, is_urgent=True)
     replicas.send_away(tx, name, event.notice_s, "drained")
 
 
@@ -92,8 +93,8 @@ def on_kill(tx: Transaction, name: ReplicaId) -> None:
 def on_offered(tx: Transaction, event: events.Offered) -> None:
     """Take note of what the outside grants, and let those go whose devices it takes."""
     said_s, usual_s = event.notice_s, tx.settings.policy.graceful_shutdown_timeout_s
-    tx.job = replace(
-        tx.job, offered=event.replicas, offer_notice_s=said_s, offer_reason=event.reason
+    tx.job.offer = replace(
+        tx.job.offer, replicas=event.replicas, notice_s=said_s, reason=event.reason
     )
     on_reclaimed(tx, event.leave, usual_s if said_s is None else said_s)
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from pliant.core.commands import Command, Look
 from pliant.core.events import Saved, Spare
-from pliant.core.job.state import Job, ReplicaState, spares
+from pliant.core.job.state import Checkpoints, Job, ReplicaState, spares
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.state import Membership, Moment, Outcome
+from pliant.core.membership.state import Membership, Moment, Orders, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, NO_LINEAGE, Found, Lineage, Restore
 
@@ -36,41 +36,43 @@ def newest(job: Job) -> Found | None:
 def is_pending(job: Job) -> bool:
     """Whether the first generation must not begin before it is known what it begins from."""
     return job.membership.phase is Phase.LOST or (
-        job.membership.recorded is None
+        job.membership.orders.recorded is None
         and job.membership.restore is None
         and newest(job) is not None
     )
 
 
-def saved(job: Job, event: Saved) -> Job:
-    """Return the job with a checkpoint that has become durable."""
+def saved(known: Checkpoints, event: Saved) -> Checkpoints:
+    """Return what is known of checkpoints once one has become durable."""
     found = Found(
         name=event.checkpoint, committed=event.committed, lineage=event.lineage, calls=event.calls
     )
-    kept = sorted({*job.saved, found}, key=_age)[-MAX_SAVED:]
-    return replace(job, saved=tuple(kept), has_checkpoints=True)
+    kept = sorted({*known.saved, found}, key=_age)[-MAX_SAVED:]
+    return replace(known, saved=tuple(kept), exist=True)
 
 
-def look_anew(job: Job) -> tuple[Job, tuple[Command, ...]]:
+def look_anew(job: Job) -> tuple[Checkpoints, tuple[Command, ...]]:
     """Ask the spares for what there is now, as what they have said of it may be old.
 
     If something may have been published, so may be what one has said that is on its way: one that
     is starting, or passes through to the call of those who are lost.
     """
-    names, job = tuple(spares(job)), replace(job, looks=job.looks + 1)
-    if job.publishers:
+    names = tuple(spares(job))
+    known = replace(job.checkpoints, looks=job.checkpoints.looks + 1)
+    if known.publishers:
         coming = (n for n, one in job.replicas.items() if one.state is ReplicaState.STARTING)
         behind = (n for n, one in job.membership.spares.items() if one.calls < job.membership.calls)
-        left = job.publishers.intersection(job.replicas)
-        job = replace(job, outdated=frozenset((*coming, *behind)), publishers=left)
+        left = known.publishers.intersection(job.replicas)
+        known = replace(known, outdated=frozenset((*coming, *behind)), publishers=left)
     if not names:
-        return job, ()
-    return replace(job, looking=frozenset(names)), (Look(to=names, number=job.looks),)
+        return known, ()
+    looking = replace(known, looking=frozenset(names))
+    return looking, (Look(to=names, number=known.looks),)
 
 
 def has_looked(job: Job, event: Spare) -> bool:
     """Whether what a spare says was seen after it was asked to look last."""
-    return (event.asked_by, event.looked) == (job.membership.incarnation, job.looks)
+    return (event.asked_by, event.looked) == (job.membership.incarnation, job.checkpoints.looks)
 
 
 def restored(state: Membership, found: Found) -> Membership:
@@ -82,7 +84,7 @@ def restored(state: Membership, found: Found) -> Membership:
     return Membership(
         incarnation=state.incarnation,
         lineage=lineage,
-        issued=state.issued,
+        orders=Orders(issued=state.orders.issued),
         restore=Restore(checkpoint=found.name, committed=found.committed, lineage=lineage),
         spares=state.spares,
         pulses=state.pulses,
@@ -97,7 +99,12 @@ def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
     """Open another history with the same members, whose origin could not load the last one's."""
     opened = restored(state, found)
     members = frozenset(group.members(state))
-    opened = replace(opened, recorded=state.recorded, gone=state.gone, joiners=members)
+    opened = replace(
+        opened,
+        orders=replace(
+            opened.orders, recorded=state.orders.recorded, gone=state.orders.gone, joiners=members
+        ),
+    )
     return changes.reform(opened, moment, cause="not restorable")
 
 
@@ -115,19 +122,27 @@ def has_trained(job: Job) -> bool:
     restore, count = job.membership.restore, job.membership.committed
     if restore is None or restore.checkpoint == NO_CHECKPOINT or restore.committed < count:
         return True
-    return any(one.committed == count and one.lineage < restore.lineage for one in job.saved)
+    return any(
+        one.committed == count and one.lineage < restore.lineage for one in job.checkpoints.saved
+    )
 
 
 def nothing_left(job: Job) -> str:
     """Say that no checkpoint can be restored, and what can be done about it."""
-    if job.damaged:
-        return f"no checkpoint can be restored; damaged: {', '.join(sorted(job.damaged))}"
+    if job.checkpoints.damaged:
+        return (
+            f"no checkpoint can be restored; damaged: {', '.join(sorted(job.checkpoints.damaged))}"
+        )
     return "its state is gone and no replica finds a checkpoint of it"
 
 
 def _candidates(job: Job) -> set[Found]:
     seen = {found for spare in job.membership.spares.values() for found in spare.checkpoints}
-    return {found for found in seen.union(job.saved) if found.name not in job.damaged}
+    return {
+        found
+        for found in seen.union(job.checkpoints.saved)
+        if found.name not in job.checkpoints.damaged
+    }
 
 
 def _age(found: Found) -> tuple[int, int, str]:

@@ -67,7 +67,7 @@ def resize(tx: Transaction) -> None:
         )
         return
     since_s = tx.now_s - tx.settings.start_s
-    if (kept_out := aside.lasting(tx.job.aside, free_devices(tx.job), since_s)) is not None:
+    if (kept_out := aside.lasting(tx.job.nodes.aside, free_devices(tx.job), since_s)) is not None:
         _give_up_if_too_few(tx, f"no node starts any for {tx.settings.start_s:g} s", kept_out.why)
     if (failure := deterministic_failure(tx.job)) is not None:
         if not _num_left(tx.job):
@@ -78,25 +78,25 @@ def resize(tx: Transaction) -> None:
             lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.INPUT_REFUSED)
         return
     replicas.start(tx, missing)
-    if tx.job.start_by_s <= tx.now_s and tx.job.stage is Stage.STARTING:
+    if tx.job.start.by_s <= tx.now_s and tx.job.stage is Stage.STARTING:
         _end_if_impossible(tx)
 
 
 def _end_publishing(tx: Transaction) -> None:
     """Once all are gone who could publish what is lost, see what there is; but not for ever."""
     job = tx.job
-    left = sorted(job.publishers.intersection(job.replicas), key=age)
-    is_over = not left or job.start_by_s <= tx.now_s
-    if not job.publishers or job.membership.phase is not Phase.LOST or not is_over:
+    left = sorted(job.checkpoints.publishers.intersection(job.replicas), key=age)
+    is_over = not left or job.start.by_s <= tx.now_s
+    if not job.checkpoints.publishers or job.membership.phase is not Phase.LOST or not is_over:
         return
     if left:
         what = f"{', '.join(left)} may still publish a checkpoint, and is not waited for any more"
         tx.notes.append(what)
-        tx.job = replace(job, publishers=frozenset())
+        tx.job.checkpoints = replace(job.checkpoints, publishers=frozenset())
         return
     wait_s = tx.settings.start_wait_s
     if spares(job):
-        tx.job = replace(job, start_by_s=max(job.start_by_s, tx.now_s + wait_s))
+        tx.job.start = replace(job.start, by_s=max(job.start.by_s, tx.now_s + wait_s))
     lifecycle.look_anew(tx)
 
 
@@ -104,9 +104,9 @@ def _follow_policy(tx: Transaction) -> int:
     """Send away who is too many, return how many are missing."""
     seen = view(tx.job, tx.settings)
     decision, pace = consider(seen, tx.settings.policy, now_s=tx.now_s)
-    tx.job = replace(tx.job, pace=pace, is_urgent=False)
-    if _says_more(tx.job.decision, decision, is_going=bool(seen.reclaimed)):
-        tx.job = replace(tx.job, decision=decision)
+    tx.job.sizing = replace(tx.job.sizing, pace=pace, is_urgent=False)
+    if _says_more(tx.job.sizing.decision, decision, is_going=bool(seen.reclaimed)):
+        tx.job.sizing = replace(tx.job.sizing, decision=decision)
     names, wanted = live(tx.job), decision.target_replicas + decision.spare_replicas
     for name in _surplus(tx.job, len(names) - wanted, tx.settings.placement):
         replicas.send_away(tx, name, _notice_s(tx, len(names)), "more than the target")
@@ -124,7 +124,7 @@ def _give_up_if_too_few(tx: Transaction, why: str, last: str) -> None:
         return
     tx.notes.append(f"{reason}; what is left of it is saved first")
     lifecycle.begin_stop(tx, StageCause.BUDGET_SPENT)
-    tx.job = replace(tx.job, exit_code=EXIT_FAILED, reason=reason)
+    tx.job.ending = replace(tx.job.ending, exit_code=EXIT_FAILED, reason=reason)
 
 
 def _num_left(job: Job) -> int:
@@ -146,28 +146,31 @@ def view(job: Job, settings: JobSettings) -> PolicyView:
 
     What is offered is what is left: the outside has taken off itself what it takes back.
     """
-    spares = job.decision.spare_replicas if job.decision else 0
+    spares = job.sizing.decision.spare_replicas if job.sizing.decision else 0
     reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
     leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
     taken = sum(replica.is_reclaimed for replica in leavers)
     usable = _usable_devices(job)
-    devices, silent = sum(usable.values()), sum(job.nodes[n] - usable[n] for n in job.silent)
+    devices, silent = (
+        sum(usable.values()),
+        sum(job.nodes.devices[n] - usable[n] for n in job.nodes.silent),
+    )
     return PolicyView(
         num_replicas=max(0, len(live(job)) - spares),
         leaving=len(leavers) - taken,
         taken=taken,
         devices=devices,
         core_replicas=settings.core_replicas,
-        apart=sum(job.nodes.values()) - devices - silent,
+        apart=sum(job.nodes.devices.values()) - devices - silent,
         silent=silent,
-        wished=job.wished,
-        num_slots=job.reference.num_slots if job.reference else None,
-        offered=job.offered,
-        offer_reason=job.offer_reason,
-        reclaimed=reclaimed if job.offered is None else 0,
-        is_urgent=job.is_urgent or job.stage is Stage.STARTING,
-        pace=job.pace,
-        costs=job.costs,
+        wished=job.sizing.wished,
+        num_slots=job.start.reference.num_slots if job.start.reference else None,
+        offered=job.offer.replicas,
+        offer_reason=job.offer.reason,
+        reclaimed=reclaimed if job.offer.replicas is None else 0,
+        is_urgent=job.sizing.is_urgent or job.stage is Stage.STARTING,
+        pace=job.sizing.pace,
+        costs=job.sizing.costs,
     )
 
 
@@ -176,18 +179,18 @@ def _usable_devices(job: Job) -> dict[NodeId, int]:
 
     Of those apart one more when it may be tried, and what is taken back: the policy takes it off.
     """
-    usable = dict(job.nodes)
-    if not (job.apart or job.silent):
+    usable = dict(job.nodes.devices)
+    if not (job.nodes.apart or job.nodes.silent):
         return usable
-    moments = apart.again_at_s(job.apart, company(job))
+    moments = apart.again_at_s(job.nodes.apart, company(job))
     here = Counter(job.replicas[name].node for name in live(job))
     taken = Counter(replica.node for replica in job.replicas.values() if replica.is_reclaimed)
-    for node, devices in job.nodes.items():
+    for node, devices in job.nodes.devices.items():
         again_s = moments.get(node)
-        if again_s is not None or node in job.silent:
-            is_tried = again_s == apart.DUE and node not in job.silent
+        if again_s is not None or node in job.nodes.silent:
+            is_tried = again_s == apart.DUE and node not in job.nodes.silent
             room = max(here[node], int(is_tried))
-            usable[node] = min(devices, room + (taken[node] if job.offered is None else 0))
+            usable[node] = min(devices, room + (taken[node] if job.offer.replicas is None else 0))
     return usable
 
 
@@ -198,11 +201,11 @@ def set_policy(tx: Transaction, event: PolicySet) -> None:
     if why is not None:
         tx.decline(why)
         return
-    tx.job = replace(
-        job,
+    tx.job.sizing = replace(
+        job.sizing,
         policy=new,
-        policy_given=job.policy_given or old,
-        is_urgent=job.is_urgent or _sizes(old) != _sizes(new),
+        policy_given=job.sizing.policy_given or old,
+        is_urgent=job.sizing.is_urgent or _sizes(old) != _sizes(new),
     )
     tx.settings = replace(tx.settings, policy=new)
     tx.notes.append(f"policy set: {event.said}" if event.said else "policy set")
@@ -221,12 +224,12 @@ def _sizes(policy: Policy) -> tuple[object, ...]:
 
 
 def _impossible(job: Job, policy: Policy) -> str | None:
-    devices = sum(job.nodes.values())
+    devices = sum(job.nodes.devices.values())
     if policy.min_replicas > devices:
         return f"minReplicas={policy.min_replicas}, but the nodes can run {devices}"
     try:
-        if job.reference is not None:
-            require_slots(policy, job.reference.num_slots)
+        if job.start.reference is not None:
+            require_slots(policy, job.start.reference.num_slots)
     except ConfigError as error:
         return str(error)
     return None
@@ -234,7 +237,7 @@ def _impossible(job: Job, policy: Policy) -> str | None:
 
 def measure(tx: Transaction, event: Progressed, before: Membership, after: Membership) -> bool:
     """Learn from a commit what a step or a change takes; whether the policy should know now."""
-    order, known = after.recorded, tx.job.costs
+    order, known = after.orders.recorded, tx.job.sizing.costs
     if after.committed == before.committed or order is None:
         return False
     num_steps, now_s = after.committed - before.committed, tx.now_s
@@ -245,7 +248,7 @@ def measure(tx: Transaction, event: Progressed, before: Membership, after: Membe
         old = replace(known, is_crossing=False)
         learnt = costs.committed(old, size=known.size, num_steps=num_steps, now_s=now_s)
         learnt = replace(learnt, is_crossing=known.is_crossing)
-    tx.job = replace(tx.job, costs=learnt)
+    tx.job.sizing = replace(tx.job.sizing, costs=learnt)
     if not tx.settings.policy.min_marginal_efficiency:
         return False
     was, now = (len(one.step_s.get(learnt.size, ())) for one in (known, learnt))
@@ -266,7 +269,7 @@ def _says_more(old: Decision | None, new: Decision, *, is_going: bool) -> bool:
 
 def _notice_s(tx: Transaction, num_live: int) -> float:
     """Return how long those may take that leave: what the outside said, if it is its will."""
-    offered, notice_s = tx.job.offered, tx.job.offer_notice_s
+    offered, notice_s = tx.job.offer.replicas, tx.job.offer.notice_s
     if offered is not None and notice_s is not None and num_live > offered:
         return notice_s
     return tx.settings.policy.graceful_shutdown_timeout_s
@@ -281,7 +284,7 @@ def _surplus(job: Job, count: int, placement: PlacementRule) -> list[ReplicaId]:
     while len(found) < count and left:
         alike = [name for name in left if _progress(job, name) == _progress(job, left[0])]
         here, all_here = ([job.replicas[n].node for n in names] for names in (alike, left))
-        found.append(alike[next_leaver(placement, here, all_here, job.labels)])
+        found.append(alike[next_leaver(placement, here, all_here, job.nodes.labels)])
         left.remove(found[-1])
     return found
 
@@ -316,7 +319,7 @@ def plan(tx: Transaction) -> None:
 def _starters(tx: Transaction) -> list[ReplicaId]:
     """Choose with whom the first generation begins, once it may, and from what (R20)."""
     is_pending = restoring.is_pending(tx.job)
-    if tx.job.membership.attempt is not None and not is_pending:
+    if tx.job.membership.orders.attempt is not None and not is_pending:
         return spares(tx.job)
     if is_pending and (_may_be_published(tx.job) or not _has_looked(tx)):
         return []
@@ -337,13 +340,13 @@ def _starters(tx: Transaction) -> list[ReplicaId]:
 
 def _may_be_published(job: Job) -> bool:
     """Whether somebody may still publish a checkpoint of the history that is lost."""
-    return bool(job.publishers) and is_durable(job)
+    return bool(job.checkpoints.publishers) and is_durable(job)
 
 
 def _has_looked(tx: Transaction) -> bool:
     """Whether all who wait have looked which checkpoints there are; who does not in time goes."""
-    late = [name for name in spares(tx.job) if name in tx.job.looking]
-    if late and tx.now_s < tx.job.start_by_s:
+    late = [name for name in spares(tx.job) if name in tx.job.checkpoints.looking]
+    if late and tx.now_s < tx.job.start.by_s:
         return False
     for name in late:
         why = "it did not look in time which checkpoints there are"
@@ -357,7 +360,7 @@ def _restore(tx: Transaction) -> None:
     Checkpoints that were and cannot be used end the job.
     """
     found = restoring.newest(tx.job)
-    if found is None and not tx.job.has_checkpoints:
+    if found is None and not tx.job.checkpoints.exist:
         found = restoring.NOTHING
     if found is None:
         lost = StageCause.STATE_LOST
@@ -365,31 +368,31 @@ def _restore(tx: Transaction) -> None:
         return
     membership = restoring.restored(tx.job.membership, found)
     tx.notes.append(restoring.sentence(found))
-    tx.job = replace(tx.job, membership=membership)
+    tx.job.membership = membership
     behind = changes.fall_through(membership, membership.spares)
     tx.commands.extend(behind)
     if behind:
-        tx.job = replace(tx.job, start_by_s=tx.now_s + start_wait_s(tx))
+        tx.job.start = replace(tx.job.start, by_s=tx.now_s + start_wait_s(tx))
 
 
 def _may_start(tx: Transaction, ready: list[ReplicaId]) -> bool:
     """Whether the first generation need not wait any longer for others."""
     if not ready or len(ready) < tx.settings.policy.min_replicas:
         return False
-    target = tx.job.decision.target_replicas if tx.job.decision else len(ready)
-    return len(ready) >= target or tx.now_s >= tx.job.start_by_s
+    target = tx.job.sizing.decision.target_replicas if tx.job.sizing.decision else len(ready)
+    return len(ready) >= target or tx.now_s >= tx.job.start.by_s
 
 
 def _room(tx: Transaction, leaving: list[ReplicaId]) -> int:
     """Return how many may join: one that is killed has its slots until its exit is known."""
     job = tx.job
-    if job.reference is None:
+    if job.start.reference is None:
         return 0
     staying = len(group.members(job.membership)) - len(leaving)
-    if tx.settings.policy.spares and job.decision is not None:  # they are not to join
-        target = job.decision.target_replicas
-        return max(0, min(job.reference.num_slots - staying, target - len(trainers(job))))
-    return max(0, job.reference.num_slots - staying)
+    if tx.settings.policy.spares and job.sizing.decision is not None:  # they are not to join
+        target = job.sizing.decision.target_replicas
+        return max(0, min(job.start.reference.num_slots - staying, target - len(trainers(job))))
+    return max(0, job.start.reference.num_slots - staying)
 
 
 def _leaving(tx: Transaction, ready: list[ReplicaId]) -> list[ReplicaId]:

@@ -179,81 +179,51 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Everything the controller knows; a plain value, safe to log."""
+class Nodes:
+    """The nodes of a job, and on which of them nothing is started now."""
 
-    membership: Membership
-    stage: Stage = Stage.RECOVERING
-
-    nodes: Table[NodeId, int] = field(default_factory=Table)
+    devices: Table[NodeId, int] = field(default_factory=Table)
     """Devices of each node."""
 
     labels: Table[NodeId, Labels] = field(default_factory=Table)
-    """What nodes say of where they are; of none that says nothing."""
+    """Where each node says it is; nodes that say nothing are left out."""
 
-    unheard_nodes: Table[NodeId, float] = field(default_factory=Table)
-    """Nodes that count as lost only then: the last holders of the state are there."""
+    unheard: Table[NodeId, float] = field(default_factory=Table)
+    """Nodes that count as lost only at this moment: they hold the last copy of the state."""
 
     leaving: frozenset[NodeId] = frozenset()
     """Nodes whose agents were told to end: nothing is started there any more."""
 
     silent: frozenset[NodeId] = frozenset()
-    """Nodes whose agents say nothing, though they are connected: until they do nothing is started
-    there, and who is on its way there is not counted on."""
+    """Nodes whose agents are connected and say nothing.  Until they speak nothing is started there,
+    and replicas that are on their way there do not count."""
 
     held: frozenset[NodeId] = frozenset()
-    """Nodes where one was refused that came to join: as long as enough train, nothing is started
-    there until somebody asks for a size or a policy."""
+    """Nodes where a joiner was refused.  As long as enough replicas train, nothing is started there
+    until somebody asks for a size or a policy."""
 
     apart: Apartness = field(default_factory=Table)
     """Nodes that could not reach each other."""
 
     aside: AsideNodes = field(default_factory=Table)
-    """Nodes where a start met a cause of the host: the next one is later."""
+    """Nodes where a start met a cause of the host: the next start there is later."""
 
-    replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
 
-    named: int = 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What the policy is told, what it remembers and what it has said (``sizing``)."""
+
     wished: int | None = None
+    """The size that somebody asked for, as in ``Register``."""
+
     policy: Policy | None = None
+    """The policy that was set while the job runs, as in ``Register``."""
+
     policy_given: Policy | None = None
-    has_checkpoints: bool = False
-    stop: StopKind | None = None
-    outcome: Outcome | None = None
-    homes: Table[ReplicaId, NodeId] = field(default_factory=Table)
-    """These as in ``Register``; ``homes`` only while RECOVERING, and without checkpoints the run
-    does not begin again from nothing."""
-
-    failed_at: tuple[int, str] | None = None
-    """When the script failed on the last replica: the step that was committed last, and the
-    likeness (``Loss``).  What fails alike again at the same step always will."""
-
-    last_step: tuple[Lineage, int] | None = None
-    """A replica has done the last step: of which history, and how many steps that are."""
-
-    lacking: tuple[int, bool, bool] | None = None
-    """After how many steps all who have finished lack the leader of the last tail, and of what
-    stands behind it; of what the script asks nobody for nothing is lacking."""
-
-    last_step_by_s: float = NEVER
-    """By when the others should have done it, too."""
+    """The policy that the job was started with, if another was set; as in ``Register``."""
 
     is_urgent: bool = False
     """Someone has just asked for a size or a policy: nothing holds it back."""
-
-    offered: int | None = None
-    offer_reason: str = ""
-    offer_notice_s: float | None = None
-    """Size that the outside grants, why, and how long those may take to leave that are too many."""
-
-    slow: Slowness = field(default_factory=Table)
-    """Replicas that take far longer than the others."""
-
-    slow_look_s: float = NEVER
-    """When they are to be looked at."""
-
-    replaced_slow: tuple[float, ...] = ()
-    """When spares took the place of such, as far as that counts still."""
 
     pace: Pace = field(default_factory=Pace)
     """What the policy remembers of its own changes and of capacity."""
@@ -261,11 +231,64 @@ class Job:
     costs: Costs = field(default_factory=Costs)
     """What steps and changes have taken."""
 
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What the outside grants (``requests``)."""
+
+    replicas: int | None = None
+    """The size; None: the outside has set none."""
+
+    reason: str = ""
+
+    notice_s: float | None = None
+    """How long surplus replicas may take to leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """Replicas that take far longer than the others (``stragglers``)."""
+
+    slow: Slowness = field(default_factory=Table)
+
+    look_s: float = NEVER
+    """When to look at them next."""
+
+    replaced: tuple[float, ...] = ()
+    """When spares took the place of slow replicas, as far as that still counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Losses that nobody asked for, against the restart budget (``transaction.charge``)."""
+
+    losses: tuple[Loss, ...] = ()
+    """The newest losses, at most one more than the budget."""
+
+    failed_at: tuple[int, str] | None = None
+    """When the script failed on the last replica: the step that was committed last, and the
+    likeness (``Loss``).  What fails alike again at the same step always will."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the first generation of a history waits for (``sizing``, ``lifecycle``)."""
+
     reference: Spare | None = None
     """The first spare: what later ones must agree with."""
 
-    start_by_s: float = NEVER
+    by_s: float = NEVER
     """When the first generation no longer waits for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the job stops and ends (``lifecycle``, ``last_step``)."""
+
+    stop: StopKind | None = None
+    """As in ``Register``."""
 
     stop_for: str = ""
     """Why it is to stop, if the outside wants it and no person."""
@@ -273,52 +296,109 @@ class Job:
     stop_by_s: float = NEVER
     """When a stop no longer waits for a step boundary."""
 
-    registered: Table[ReplicaId, Registered] = field(default_factory=Table)
-    kept: tuple[Event, ...] = ()
-    """RECOVERING: who has said where it stands, and what came since, in order."""
+    last_step: tuple[Lineage, int] | None = None
+    """A replica has done the last step: of which history, and how many steps that are."""
 
-    register_by_s: float = NEVER
-    """RECOVERING: when members that have not said where they stand are lost."""
+    last_step_by_s: float = NEVER
+    """By when the others should have done it, too."""
+
+    lacking: tuple[int, bool, bool] | None = None
+    """After how many steps all finished replicas lack the leader of the last tail, and of what
+    stands behind it.  Where the script asks for no leader nothing is lacking."""
+
+    outcome: Outcome | None = None
+    """As in ``Register``."""
+
+    exit_code: int | None = None
+
+    reason: str = ""
+    """Why the job finishes or has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """RECOVERING: what this coordinator waits for before it decides anything (``registration``)."""
+
+    homes: Table[ReplicaId, NodeId] = field(default_factory=Table)
+    """The nodes of the members, as in ``Register``."""
+
+    registered: Table[ReplicaId, Registered] = field(default_factory=Table)
+    """Replicas that have said where they stand."""
+
+    kept: tuple[Event, ...] = ()
+    """What came since, in order."""
+
+    by_s: float = NEVER
+    """When members that have not said where they stand are lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """What is known of durable checkpoints, and who may still write one (``restoring``)."""
+
+    exist: bool = False
+    """As in ``Register``: without one, the run begins again from nothing only if this is false."""
+
+    may_exist: bool = False
+    """Somebody was told to publish one: whether it is there, new replicas will say."""
 
     saved: tuple[Found, ...] = ()
     """The newest checkpoints that became durable in this process's time, oldest first."""
 
-    looking: frozenset[ReplicaId] = frozenset()
-    outdated: frozenset[ReplicaId] = frozenset()
-    """Spares that look anew for checkpoints, and replicas on their way that are to: what they have
-    said is older than the loss of the state."""
-
-    looks: int = 0
-    """How often this coordinator has had those who wait look anew."""
-
-    publishers: frozenset[ReplicaId] = frozenset()
-    """Who may have been told to publish: until it is gone, a checkpoint may come of it."""
-
-    asking: Table[ReplicaId, float] = field(default_factory=Table)
-    """Who has asked to publish what is lost, and until when at most it is waited for."""
-
     damaged: frozenset[str] = frozenset()
     """Checkpoints that could not be loaded."""
 
-    may_have_checkpoints: bool = False
-    """Somebody was told to publish one: whether it is there, new replicas will say."""
+    publishers: frozenset[ReplicaId] = frozenset()
+    """Replicas that may have been told to publish: until they are gone, a checkpoint may come."""
 
-    losses: tuple[Loss, ...] = ()
-    """The newest losses, at most one more than the budget."""
+    asking: Table[ReplicaId, float] = field(default_factory=Table)
+    """Replicas that asked to publish what is lost, and until when at most each is waited for."""
+
+    looking: frozenset[ReplicaId] = frozenset()
+    """Spares that look anew for checkpoints."""
+
+    outdated: frozenset[ReplicaId] = frozenset()
+    """Replicas on their way that must look anew: what they said is older than the loss."""
+
+    looks: int = 0
+    """How often this coordinator has had the waiting replicas look anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What came last, for reports (``controller``)."""
 
     seen_s: float = 0.0
     """When the last event came."""
-
-    decision: Decision | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    """Why the job finishes or has ended."""
 
     stale: int = 0
     """Messages from the lost or about the unknown."""
 
     story: Story = field(default=(), compare=False)
     """The newest events, oldest first, for the report should one come where it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything the controller knows; a plain value, safe to log.  Each part has one owner."""
+
+    membership: Membership
+    stage: Stage = Stage.RECOVERING
+    replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
+
+    named: int = 0
+    """How many replicas were named, as in ``Register``."""
+
+    nodes: Nodes = Nodes()
+    sizing: Sizing = Sizing()
+    offer: Offer = Offer()
+    stragglers: Stragglers = Stragglers()
+    budget: Budget = Budget()
+    start: Start = Start()
+    ending: Ending = Ending()
+    registration: Registration = Registration()
+    checkpoints: Checkpoints = Checkpoints()
+    history: History = History()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,12 +440,16 @@ def live(job: Job) -> tuple[ReplicaId, ...]:
     """Return the replicas that train or are on their way in, without those that leave or end."""
     gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
     found = tuple(name for name, one in job.replicas.items() if one.state not in gone)
-    return tuple(n for n in found if not is_doubtful(job, job.replicas[n])) if job.silent else found
+    return (
+        tuple(n for n in found if not is_doubtful(job, job.replicas[n]))
+        if job.nodes.silent
+        else found
+    )
 
 
 def is_doubtful(job: Job, replica: Replica) -> bool:
     """Whether nobody knows if it was started at all: its node is silent."""
-    return replica.state is ReplicaState.STARTING and replica.node in job.silent
+    return replica.state is ReplicaState.STARTING and replica.node in job.nodes.silent
 
 
 def company(job: Job) -> frozenset[NodeId]:
@@ -394,20 +478,22 @@ def is_member(job: Job, name: ReplicaId) -> bool:
 
 def is_durable(job: Job) -> bool:
     """Whether the script keeps checkpoints, though there may be none yet."""
-    says = job.reference is not None and job.reference.is_durable
-    return says or job.has_checkpoints or job.may_have_checkpoints
+    says = job.start.reference is not None and job.start.reference.is_durable
+    return says or job.checkpoints.exist or job.checkpoints.may_exist
 
 
 def is_kept(job: Job) -> bool:
     """Whether what the members hold is durable, or is not going to be."""
     membership = job.membership
     here = (membership.lineage, membership.committed)
-    return not is_durable(job) or any((f.lineage, f.committed) >= here for f in job.saved)
+    return not is_durable(job) or any(
+        (f.lineage, f.committed) >= here for f in job.checkpoints.saved
+    )
 
 
 def is_held(job: Job) -> bool:
     """Whether the members wait, too few to train."""
-    order = job.membership.recorded
+    order = job.membership.orders.recorded
     return order is not None and order.hold
 
 

@@ -23,27 +23,27 @@ AGAIN_S = 30.0
 
 def hear_slowness(tx: Transaction, event: Progressed) -> None:
     """Take note of what a replica says of itself in a sign of life."""
-    known = slowness.heard(tx.job.slow, event.replica, event.slow, tx.now_s)
-    if known is not tx.job.slow:
-        tx.job = replace(tx.job, slow=known)
+    known = slowness.heard(tx.job.stragglers.slow, event.replica, event.slow, tx.now_s)
+    if known is not tx.job.stragglers.slow:
+        tx.job.stragglers = replace(tx.job.stragglers, slow=known)
         _look_again(tx)
 
 
 def look_at_slow(tx: Transaction) -> None:
     """Tell who is slow for long, and let a spare take its place."""
     job = tx.job
-    if not job.slow or job.stage is not Stage.RUNNING:
+    if not job.stragglers.slow or job.stage is not Stage.RUNNING:
         return
-    known = slowness.among(job.slow, trainers(job))
+    known = slowness.among(job.stragglers.slow, trainers(job))
     known, new = slowness.told(known, tx.now_s, tx.settings.slow_s)
     for name in new:
         tx.notes.append(_what(known, name, tx.now_s))
-    tx.job = replace(job, slow=known)
+    tx.job.stragglers = replace(job.stragglers, slow=known)
     if (slowest := _to_replace(tx)) is not None:
         tx.notes.append(f"{_what(known, slowest, tx.now_s)}; a spare takes its place")
         reason = f"{known[slowest].tenths / 10:g} times as slow as the others"
         recent = (*_recent(tx.job, tx.now_s), tx.now_s)
-        tx.job = replace(tx.job, replaced_slow=recent, slow=known.drop(slowest))
+        tx.job.stragglers = replace(tx.job.stragglers, replaced=recent, slow=known.drop(slowest))
         notice_s = tx.settings.policy.graceful_shutdown_timeout_s
         replicas.send_away(tx, slowest, notice_s, reason)
     _look_again(tx)
@@ -53,13 +53,13 @@ def _look_again(tx: Transaction) -> None:
     """Set when the next look is due, if nothing else happens."""
     after_s = tx.settings.policy.replace_slow_after_s
     moments = [NEVER]
-    for slow in tx.job.slow.values():
+    for slow in tx.job.stragglers.slow.values():
         if not slow.is_told:
             moments.append(slow.since_s + tx.settings.slow_s)
         if after_s is not None:
             due_s = slow.since_s + after_s
             moments.append(due_s if due_s > tx.now_s else tx.now_s + AGAIN_S)
-    tx.job = replace(tx.job, slow_look_s=min(moments))
+    tx.job.stragglers = replace(tx.job.stragglers, look_s=min(moments))
 
 
 def _to_replace(tx: Transaction) -> ReplicaId | None:
@@ -73,12 +73,12 @@ def _to_replace(tx: Transaction) -> ReplicaId | None:
         return None
     if len(_recent(job, tx.now_s)) >= policy.max_slow_replacements_per_hour:
         return None
-    due = [name for name, slow in job.slow.items() if slow.since_s + after_s <= tx.now_s]
-    return max(due, key=lambda name: (job.slow[name].tenths, name), default=None)
+    due = [name for name, slow in job.stragglers.slow.items() if slow.since_s + after_s <= tx.now_s]
+    return max(due, key=lambda name: (job.stragglers.slow[name].tenths, name), default=None)
 
 
 def _recent(job: Job, now_s: float) -> tuple[float, ...]:
-    return tuple(at_s for at_s in job.replaced_slow if at_s > now_s - HOUR_S)
+    return tuple(at_s for at_s in job.stragglers.replaced if at_s > now_s - HOUR_S)
 
 
 def _what(known: slowness.Slowness, name: ReplicaId, now_s: float) -> str:

@@ -6,22 +6,34 @@ budget.  Decides nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 
 from pliant.core.commands import Command, Reform
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
 from pliant.core.job.node_devices import heard_devices
 from pliant.core.job.state import (
+    Budget,
+    Checkpoints,
     Declined,
+    Ending,
+    History,
     Job,
     JobSettings,
     Loss,
+    Nodes,
+    Offer,
+    Registration,
     Replica,
     ReplicaState,
+    Sizing,
     Stage,
+    Start,
+    Stragglers,
 )
-from pliant.core.job.transitions import ReplicaCause, StageCause, entered, moved
-from pliant.core.membership.state import Moment
+from pliant.core.job.transitions import ReplicaCause, StageCause, replicas_after, stage_after
+from pliant.core.membership.state import Membership, Moment
+from pliant.core.table import Table
 from pliant.core.values import ReplicaId
 
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", OUT_OF_MEMORY)
@@ -31,11 +43,52 @@ WAY_IN = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
 """The states of a replica on its way to the first step, in order."""
 
 
+class JobDraft(Job):
+    """A job in the making: the one kind of Job whose fields can be set.  Its parts are values."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+
+    membership: Membership
+    stage: Stage
+    replicas: Table[ReplicaId, Replica]
+    named: int
+    nodes: Nodes
+    sizing: Sizing
+    offer: Offer
+    stragglers: Stragglers
+    budget: Budget
+    start: Start
+    ending: Ending
+    registration: Registration
+    checkpoints: Checkpoints
+    history: History
+
+
+_NAMES = tuple(one.name for one in fields(Job))
+_values_of = attrgetter(*_NAMES)
+
+
+def draft_of(job: Job) -> JobDraft:
+    """Return a copy of a job that can be changed."""
+    draft = object.__new__(JobDraft)
+    for name, value in zip(_NAMES, _values_of(job), strict=True):
+        object.__setattr__(draft, name, value)
+    return draft
+
+
+def frozen(draft: JobDraft) -> Job:
+    """Return what a draft has become; from now on it cannot be changed."""
+    job: Job = draft
+    job.__class__ = Job
+    return job
+
+
 @dataclass(slots=True, kw_only=True)
 class Transaction:
     """One call of ``step`` in the making; never outlives it."""
 
-    job: Job
+    job: JobDraft
     now_s: float
     settings: JobSettings
     commands: list[Command] = field(default_factory=list)
@@ -50,26 +103,28 @@ class Transaction:
         """What the membership needs to know of now and the settings."""
         return Moment(
             now_s=self.now_s,
-            timeouts=self.settings.timeouts.at_steps_of(self.job.costs.usual_step_s),
+            timeouts=self.settings.timeouts.at_steps_of(self.job.sizing.costs.usual_step_s),
             min_replicas=self.settings.policy.min_replicas,
         )
 
     def enter(self, stage: Stage, cause: StageCause) -> None:
         """Bring the job to another stage."""
-        self.job = entered(self.job, stage, cause)
+        self.job.stage = stage_after(self.job, stage, cause)
 
     def move(
         self, name: ReplicaId, replica: Replica, state: ReplicaState, cause: ReplicaCause
     ) -> None:
         """Bring a replica to another state; the rest of its record is to be ``replica``."""
-        self.job = moved(self.job, name, replica, state, cause)
+        self.job.replicas = replicas_after(self.job, name, replica, state, cause)
 
     def put(self, name: ReplicaId, replica: Replica) -> None:
         """Keep this record of a replica."""
-        self.job = replace(self.job, replicas=self.job.replicas.put(name, replica))
+        self.job.replicas = self.job.replicas.put(name, replica)
 
     def standing_commands(self) -> tuple[Command, ...]:
         """Return the commands without a Reform that a newer one overtakes, which is recorded."""
+        if len(self.commands) < 2:
+            return tuple(self.commands)
         reforms = [command for command in self.commands if isinstance(command, Reform)]
         newest = max((one.order.generation for one in reforms), default=None)
         overtaken = [one for one in reforms if one.order.generation != newest]
@@ -81,7 +136,7 @@ class Transaction:
 
     def count_stale(self) -> None:
         """Count a message that is about the past or the unknown."""
-        self.job = replace(self.job, stale=self.job.stale + 1)
+        self.job.history = replace(self.job.history, stale=self.job.history.stale + 1)
 
 
 def start_wait_s(tx: Transaction) -> float:
@@ -91,14 +146,14 @@ def start_wait_s(tx: Transaction) -> float:
     as for the first of them.
     """
     is_room = heard_devices(tx.job) >= tx.moment.min_replicas
-    is_all = is_room or not (tx.settings.nodes_may_come or tx.job.silent)
+    is_all = is_room or not (tx.settings.nodes_may_come or tx.job.nodes.silent)
     return tx.settings.start_wait_s if is_all else tx.settings.start_s
 
 
 def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
     """Return the losses that count against the restart budget: before the first step another."""
     old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
-    alike = (x for x in job.losses if bool(x.committed) == bool(committed))
+    alike = (x for x in job.budget.losses if bool(x.committed) == bool(committed))
     return tuple(x for x in alike if x.at_s > old_s or x.committed == committed)
 
 
@@ -122,10 +177,10 @@ def deterministic_failure(job: Job) -> Loss | None:
     """Return the newest loss if the script may fail like that before its first step wherever it is
     started: two have, and nobody who is left has come further.
     """
-    last = job.losses[-1] if job.losses else None
+    last = job.budget.losses[-1] if job.budget.losses else None
     if last is None or not last.likeness or job.membership.committed:
         return None
-    alike = sum(loss.likeness == last.likeness and not loss.committed for loss in job.losses)
+    alike = sum(loss.likeness == last.likeness and not loss.committed for loss in job.budget.losses)
     further = WAY_IN[WAY_IN.index(last.reached) + 1 :]
     has_company = any(replica.state in further for replica in job.replicas.values())
     return last if alike > 1 and not has_company else None
@@ -149,11 +204,11 @@ def charge(
         likeness=likeness,
         reached=reached,
     )
-    other = [one for one in tx.job.losses if bool(one.committed) != bool(committed)]
-    alike = [one for one in tx.job.losses if bool(one.committed) == bool(committed)]
+    other = [one for one in tx.job.budget.losses if bool(one.committed) != bool(committed)]
+    alike = [one for one in tx.job.budget.losses if bool(one.committed) == bool(committed)]
     was_spent = is_spent(tx)
     kept = (*other, *[*alike, loss][-(tx.settings.restart_budget + 1) :])
-    tx.job = replace(tx.job, losses=kept)
+    tx.job.budget = replace(tx.job.budget, losses=kept)
     if not was_spent and is_spent(tx):
         tx.notes.append(
             f"the restart budget of {tx.settings.restart_budget} is spent: nothing is started "

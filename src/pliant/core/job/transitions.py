@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from pliant.core.job.state import Job, Replica, ReplicaState, Stage
+from pliant.core.table import Table
 from pliant.core.transitions import Machine
 from pliant.core.values import ReplicaId
 
@@ -146,17 +147,15 @@ REPLICAS: Machine[ReplicaState] = Machine(
 """Where a replica's life may lead; members leave, anyone else ends at once."""
 
 
-def entered(job: Job, stage: Stage, cause: StageCause) -> Job:
-    """Return the job in this stage; the only place that sets one.  One that is in it stays."""
-    if job.stage is stage:
-        return job
-    return replace(job, stage=STAGES.follow(job.stage, cause, stage))
+def stage_after(job: Job, stage: Stage, cause: StageCause) -> Stage:
+    """Return the stage that a job enters; the only place that allows one.  It may be in it."""
+    return stage if job.stage is stage else STAGES.follow(job.stage, cause, stage)
 
 
-def moved(
+def replicas_after(
     job: Job, name: ReplicaId, replica: Replica, state: ReplicaState, cause: ReplicaCause
-) -> Job:
-    """Return the job with a replica in this state; the only place that sets one.
+) -> Table[ReplicaId, Replica]:
+    """Return the job's replicas with one in this state; the only place that allows one.
 
     One that is in it stays: what must end may be told so again.  The gone are forgotten.
     ``replica`` is its record with what else is to change of it, and its old state.
@@ -164,5 +163,5 @@ def moved(
     if replica.state is not state:
         replica = replace(replica, state=REPLICAS.follow(replica.state, cause, state))
     if replica.state is ReplicaState.GONE:
-        return replace(job, replicas=job.replicas.drop(name))
-    return replace(job, replicas=job.replicas.put(name, replica))
+        return job.replicas.drop(name)
+    return job.replicas.put(name, replica)

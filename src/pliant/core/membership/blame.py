@@ -28,20 +28,24 @@ def attempt_failed(state: Membership, sender: ReplicaId | None, moment: Moment) 
     """
     if group.mute_holders(state):  # it could not have been, whoever joins
         return changes.at_rest(state, "not built"), ()
-    failures, joiners = state.failures + 1, state.joiners
+    failures, joiners = state.trouble.failures + 1, state.orders.joiners
     unsure = frozenset(group.under_way(state).replicas) - {sender}
+    state = changes.at_rest(state, "not built")
     return replace(
-        changes.at_rest(state, "not built"),
-        failures=failures,
-        retry_at_s=moment.now_s + moment.timeouts.retry_s * failures,
-        unsure=unsure,
-        suspects=NOBODY if failures < 2 else joiners,
+        state,
+        trouble=replace(
+            state.trouble,
+            failures=failures,
+            retry_at_s=moment.now_s + moment.timeouts.retry_s * failures,
+            unsure=unsure,
+            suspects=NOBODY if failures < 2 else joiners,
+        ),
     ), ()
 
 
 def is_decided(state: Membership) -> bool:
     """Whether there are joiners that are to be dropped now."""
-    return bool(state.suspects) and not state.unsure
+    return bool(state.trouble.suspects) and not state.trouble.unsure
 
 
 def drop_suspects(state: Membership) -> Outcome:
@@ -49,11 +53,17 @@ def drop_suspects(state: Membership) -> Outcome:
 
     Only those that cannot be reached if there are such, else those that are unable.
     """
-    old, suspects = group.members(state), tuple(sorted(state.suspects))
-    cut = links.left_out((*old, *suspects), state.links, old or suspects) & state.suspects
-    dropped = cut or group.unable_of(state, suspects) or state.suspects
-    reason = links.told(cut, state.links) if cut else _not_built_with(dropped)
-    state = replace(group.forget(state, dropped), failures=0, retry_at_s=0.0, suspects=NOBODY)
+    old, suspects = group.members(state), tuple(sorted(state.trouble.suspects))
+    cut = (
+        links.left_out((*old, *suspects), state.trouble.links, old or suspects)
+        & state.trouble.suspects
+    )
+    dropped = cut or group.unable_of(state, suspects) or state.trouble.suspects
+    reason = links.told(cut, state.trouble.links) if cut else _not_built_with(dropped)
+    state = group.forget(state, dropped)
+    state = replace(
+        state, trouble=replace(state.trouble, failures=0, retry_at_s=0.0, suspects=NOBODY)
+    )
     return links_cut(state, cut), (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
 
 
@@ -69,25 +79,28 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
     the holders is mute: that is nobody's fault, for a while.  Then the mute counts as hung, unless
     it alone holds the state.  Nobody is given up before all the others are heard again.
     """
-    mute = group.mute_holders(state) & (state.awaiting - state.arrived)
+    mute = group.mute_holders(state) & (state.wait.awaiting - state.wait.arrived)
     until_s = max(group.mute_until_s(state, moment), group.busy_until_s(state) if mute else 0.0)
     if until_s > moment.now_s or mute - group.dispensable(state, mute):
         return changes.reform(state, moment, cause="still broken")
     if mute:
         hang_s = moment.timeouts.hang_s
         return changes.end(state, mute, hangs.why_hung(state, mute, hang_s), moment)
-    new, failures = group.outsiders(state), state.failures + 1
+    new, failures = group.outsiders(state), state.trouble.failures + 1
     present = frozenset(group.members(state))
-    cut = links.left_out(group.members(state), state.links, present - new)
+    cut = links.left_out(group.members(state), state.trouble.links, present - new)
     is_hopeless = failures >= MAX_FAILURES
     is_blamed = state.phase is Phase.REFORMING and (is_hopeless or new != present)
     blamed = (group.unable_joiners(state) or new) if is_blamed else NOBODY
     reason = "the generation it was to enter kept breaking"
     if cut and failures > 1:
-        blamed, reason = cut, links.told(cut, state.links)
-    if blamed and state.unsure:
-        return replace(state, reform_at_s=moment.now_s + moment.timeouts.retry_s), ()
-    state = replace(state, failures=failures)
+        blamed, reason = cut, links.told(cut, state.trouble.links)
+    if blamed and state.trouble.unsure:
+        return replace(
+            state,
+            trouble=replace(state.trouble, reform_at_s=moment.now_s + moment.timeouts.retry_s),
+        ), ()
+    state = replace(state, trouble=replace(state.trouble, failures=failures))
     if blamed:
         state = links_cut(state, cut) if blamed == cut else state
         return changes.end(state, blamed, reason, moment)
@@ -96,5 +109,5 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
 
 def links_cut(state: Membership, names: frozenset[ReplicaId]) -> Membership:
     """Return the state that forgets its links, but for those by which these are left out."""
-    cut = frozenset(link for link in state.links if names & set(link))
-    return replace(state, links=frozenset(), cut=cut)
+    cut = frozenset(link for link in state.trouble.links if names & set(link))
+    return replace(state, trouble=replace(state.trouble, links=frozenset(), cut=cut))

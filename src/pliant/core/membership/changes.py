@@ -45,15 +45,19 @@ def plan(
         leavers = NOBODY
     joining = joinable(state, join, is_hurried=bool(leavers))
     if not leavers and not joining and not _is_freed(state, moment):
-        return (at_rest(state, "not wanted") if state.attempt is not None else state), ()
-    if state.attempt is not None and leavers == state.leavers and state.joiners <= set(joining):
+        return (at_rest(state, "not wanted") if state.orders.attempt is not None else state), ()
+    if (
+        state.orders.attempt is not None
+        and leavers == state.orders.leavers
+        and state.orders.joiners <= set(joining)
+    ):
         return state, ()
     return _prepare(replace(state, calls=_calls(state)), joining, leavers, leave_by_s, moment)
 
 
 def _is_freed(state: Membership, moment: Moment) -> bool:
     """Whether members hold who need not any more, as the minimum was lowered."""
-    is_held = state.recorded is not None and state.recorded.hold
+    is_held = state.orders.recorded is not None and state.orders.recorded.hold
     return is_held and len(group.members(state)) >= moment.min_replicas
 
 
@@ -70,12 +74,12 @@ def joinable(
         for r in spares
         if r in state.spares
         and state.spares[r].calls == calls
-        and not (is_hurried and r in state.passed_over)
+        and not (is_hurried and r in state.trouble.passed_over)
     ]
 
 
 def _calls(state: Membership) -> int:
-    if state.recorded is not None or state.restore is not None:
+    if state.orders.recorded is not None or state.restore is not None:
         return state.calls
     return max((spare.calls for spare in state.spares.values()), default=0)
 
@@ -84,11 +88,11 @@ def _may_begin(state: Membership, moment: Moment) -> bool:
     return (
         state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING)
         and not state.finished
-        and not state.unheard
+        and not state.trouble.unheard
         and not group.mute_holders(state)
-        and not (state.unsure or state.suspects)
-        and state.reform_at_s == NEVER
-        and moment.now_s >= state.retry_at_s
+        and not (state.trouble.unsure or state.trouble.suspects)
+        and state.trouble.reform_at_s == NEVER
+        and moment.now_s >= state.trouble.retry_at_s
     )
 
 
@@ -105,16 +109,23 @@ def _prepare(
     patient_s = moment.now_s + moment.timeouts.prepare_s
     # Half of the notice for an attempt with joiners leaves the other half for one without.
     hurried_s = (moment.now_s + leave_by_s) / 2 if joining and leavers else NEVER
+    state = group.moved(state, "planned", Phase.PREPARING)
     state = replace(
-        group.moved(state, "planned", Phase.PREPARING),
-        issued=order.generation,
-        attempt=order,
-        joiners=frozenset(joining),
-        leavers=leavers,
-        awaiting=frozenset(order.replicas) | leavers,
-        arrived=NOBODY,
-        deadline_s=min(patient_s, hurried_s),
-        is_hurried=hurried_s < patient_s,
+        state,
+        orders=replace(
+            state.orders,
+            issued=order.generation,
+            attempt=order,
+            joiners=frozenset(joining),
+            leavers=leavers,
+        ),
+        wait=replace(
+            state.wait,
+            awaiting=frozenset(order.replicas) | leavers,
+            arrived=NOBODY,
+            deadline_s=min(patient_s, hurried_s),
+            is_hurried=hurried_s < patient_s,
+        ),
     )
     commands: tuple[Command, ...] = (Prepare(to=_ranked(order, leavers), order=order),)
     return state, fall_through(state, state.spares) + commands
@@ -128,10 +139,10 @@ def fall_through(state: Membership, spares: Iterable[ReplicaId]) -> tuple[Comman
 
 def _order(state: Membership, places: tuple[Seat, ...], moment: Moment) -> Order:
     return Order(
-        generation=Generation(state.issued + 1),
+        generation=Generation(state.orders.issued + 1),
         members=arranged(places),
-        origin=None if state.formed else _origin(state, places),
-        restore=None if state.formed else state.restore,
+        origin=None if state.orders.formed else _origin(state, places),
+        restore=None if state.orders.formed else state.restore,
         hold=len(places) < moment.min_replicas,
     )
 
@@ -153,18 +164,20 @@ def _ranked(order: Order, leavers: frozenset[ReplicaId]) -> tuple[ReplicaId, ...
 def switch(state: Membership, moment: Moment) -> Outcome:
     """All have prepared: record the attempt as the newest generation and say so."""
     order = group.under_way(state)
+    state = group.moved(state, "all prepared", Phase.SWITCHING)
     state = replace(
-        group.moved(state, "all prepared", Phase.SWITCHING),
-        recorded=order,
-        gone=NOBODY,
-        attempt=None,
-        awaiting=frozenset(order.replicas),
-        arrived=NOBODY,
-        deadline_s=moment.now_s + moment.timeouts.step_s,
-        hung_at_s=NEVER,
-        is_hurried=False,
+        state,
+        orders=replace(state.orders, recorded=order, gone=NOBODY, attempt=None),
+        wait=replace(
+            state.wait,
+            awaiting=frozenset(order.replicas),
+            arrived=NOBODY,
+            deadline_s=moment.now_s + moment.timeouts.step_s,
+            hung_at_s=NEVER,
+            is_hurried=False,
+        ),
     )
-    return state, (Switch(to=_ranked(order, state.leavers), order=order),)
+    return state, (Switch(to=_ranked(order, state.orders.leavers), order=order),)
 
 
 # --- losses --------------------------------------------------------------------------
@@ -179,13 +192,15 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     old = lost & frozenset(group.members(state))
     state = group.forget(group.explained(state, lost), lost)
     if old:
-        state = replace(state, gone=state.gone | old)
+        state = replace(state, orders=replace(state.orders, gone=state.orders.gone | old))
         if not group.is_finished(state):
             return reform(state, moment, cause="member lost")
-        return replace(state, awaiting=state.awaiting - lost, deadline_s=NEVER), ()
-    if state.attempt is None:
-        return replace(state, leavers=state.leavers - lost), ()
-    return (at_rest(state, "joiner lost") if lost & state.joiners else state), ()
+        return replace(
+            state, wait=replace(state.wait, awaiting=state.wait.awaiting - lost, deadline_s=NEVER)
+        ), ()
+    if state.orders.attempt is None:
+        return replace(state, orders=replace(state.orders, leavers=state.orders.leavers - lost)), ()
+    return (at_rest(state, "joiner lost") if lost & state.orders.joiners else state), ()
 
 
 def end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Moment) -> Outcome:
@@ -197,7 +212,12 @@ def end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Mome
 
 def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
     """Go on without a joiner that has received no state; it hears so and is a spare again."""
-    state = replace(state, gone=state.gone | {joiner}, joiners=state.joiners - {joiner})
+    state = replace(
+        state,
+        orders=replace(
+            state.orders, gone=state.orders.gone | {joiner}, joiners=state.orders.joiners - {joiner}
+        ),
+    )
     behind = fall_through(state, (joiner,))
     if group.is_finished(state):
         return state, behind
@@ -211,20 +231,17 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
 
 def at_rest(state: Membership, cause: str) -> Membership:
     """Return the state with the running attempt given up; its number is burned."""
-    rest = Phase.EMPTY if state.recorded is None else Phase.STEADY
+    rest = Phase.EMPTY if state.orders.recorded is None else Phase.STEADY
     return _without_attempt(group.moved(state, cause, rest))
 
 
 def _without_attempt(state: Membership) -> Membership:
     return replace(
         state,
-        attempt=None,
-        joiners=NOBODY,
-        leavers=NOBODY,
-        awaiting=NOBODY,
-        arrived=NOBODY,
-        deadline_s=NEVER,
-        is_hurried=False,
+        orders=replace(state.orders, attempt=None, joiners=NOBODY, leavers=NOBODY),
+        wait=replace(
+            state.wait, awaiting=NOBODY, arrived=NOBODY, deadline_s=NEVER, is_hurried=False
+        ),
     )
 
 
@@ -232,29 +249,43 @@ def given_up(state: Membership, *, cause: str = "given up") -> Membership:
     """Return a membership in which nobody holds state any more: only a restore helps."""
     gone = frozenset(group.under_way(state).replicas)
     state = _without_attempt(group.moved(state, cause, Phase.LOST))
-    state = replace(state, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
-    return replace(state, unsure=NOBODY, suspects=NOBODY)
+    state = replace(
+        state,
+        orders=replace(state.orders, gone=gone),
+        trouble=replace(state.trouble, reform_at_s=NEVER),
+        wait=replace(state.wait, hung_at_s=NEVER),
+    )
+    return replace(state, trouble=replace(state.trouble, unsure=NOBODY, suspects=NOBODY))
 
 
 def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
     """Issue the next number to whoever is left of the recorded generation, and to no one else."""
-    if state.attempt is not None:
+    if state.orders.attempt is not None:
         state = _without_attempt(state)
-    state = replace(state, reform_at_s=NEVER, unsure=NOBODY, suspects=NOBODY)
+    state = replace(
+        state, trouble=replace(state.trouble, reform_at_s=NEVER, unsure=NOBODY, suspects=NOBODY)
+    )
     places = group.seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.
         return given_up(state, cause="nobody left"), ()
     order = _order(state, places, moment)
+    state = group.moved(state, cause, Phase.REFORMING)
     state = replace(
-        group.moved(state, cause, Phase.REFORMING),
-        issued=order.generation,
-        recorded=order,
-        gone=NOBODY,
-        joiners=state.joiners & frozenset(order.replicas),
-        awaiting=frozenset(order.replicas),
-        arrived=NOBODY,
-        deadline_s=moment.now_s + moment.timeouts.reform_s,
-        hung_at_s=NEVER,
+        state,
+        orders=replace(
+            state.orders,
+            issued=order.generation,
+            recorded=order,
+            gone=NOBODY,
+            joiners=state.orders.joiners & frozenset(order.replicas),
+        ),
+        wait=replace(
+            state.wait,
+            awaiting=frozenset(order.replicas),
+            arrived=NOBODY,
+            deadline_s=moment.now_s + moment.timeouts.reform_s,
+            hung_at_s=NEVER,
+        ),
     )
     return state, (Reform(to=order.replicas, order=order),)

@@ -27,7 +27,7 @@ def awaited(state: Membership) -> frozenset[ReplicaId]:
     """Return the members that others wait for and that wait for nobody."""
     present = frozenset(members(state))
     if state.phase is Phase.REFORMING:
-        return (state.awaiting - state.arrived) & present
+        return (state.wait.awaiting - state.wait.arrived) & present
     waiting = frozenset(r for r in present & state.pulses.keys() if _waits(state, r))
     waiting |= state.finished
     return present - waiting if waiting else NOBODY
@@ -39,7 +39,7 @@ def is_waiting(state: Membership) -> bool:
 
 
 def _waits(state: Membership, name: ReplicaId) -> bool:
-    return state.pulses[name].waiting == state.formed
+    return state.pulses[name].waiting == state.orders.formed
 
 
 def stuck(state: Membership) -> dict[ReplicaId, float]:
@@ -53,7 +53,7 @@ def stuck(state: Membership) -> dict[ReplicaId, float]:
     if not said:
         return said
     present = frozenset(members(state))
-    others = state.finished | state.unheard | (state.leavers - present)
+    others = state.finished | state.trouble.unheard | (state.orders.leavers - present)
     others |= mute_of(state, said) - (state.spares.keys() - present)
     return {r: hung_at_s for r, hung_at_s in said.items() if r not in others}
 

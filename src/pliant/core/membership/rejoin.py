@@ -24,6 +24,7 @@ from pliant.core.membership.state import (
     NOBODY,
     Membership,
     Moment,
+    Orders,
     Outcome,
     Pulse,
     forget,
@@ -58,11 +59,13 @@ def remembered(register: Register | None) -> Membership:
         incarnation=Incarnation(register.incarnation + 1),
         lineage=register.lineage,
         restore=register.restore,
-        issued=register.number,
-        recorded=recorded,
-        gone=frozenset(recorded.replicas) - at_home if recorded else NOBODY,
-        joiners=frozenset(register.joiners),
-        leavers=frozenset(register.leavers),
+        orders=Orders(
+            issued=register.number,
+            recorded=recorded,
+            gone=frozenset(recorded.replicas) - at_home if recorded else NOBODY,
+            joiners=frozenset(register.joiners),
+            leavers=frozenset(register.leavers),
+        ),
     )
     if recorded is None and register.restore is None:
         return state
@@ -83,11 +86,16 @@ def reunited(
     entered = frozenset(n for n in here if _is_in(registered[n], order.generation))
     state = replace(
         state,
-        gone=frozenset(order.replicas) - here,
-        # Some generation before this one has formed; which does not matter any more.
-        formed=NO_GENERATION if order.origin else Generation(order.generation - 1),
-        joiners=frozenset(n for n in state.joiners & here if not registered[n].has_state),
-        leavers=frozenset(name for name in state.leavers if name in registered),
+        orders=replace(
+            state.orders,
+            gone=frozenset(order.replicas) - here,
+            # Some generation before this one has formed; which one does not matter any more.
+            formed=NO_GENERATION if order.origin else Generation(order.generation - 1),
+            joiners=frozenset(
+                n for n in state.orders.joiners & here if not registered[n].has_state
+            ),
+            leavers=frozenset(name for name in state.orders.leavers if name in registered),
+        ),
         finished=frozenset(n for n in here if registered[n].finished),
         committed=max((registered[n].committed for n in here), default=0),
         calls=max((registered[n].calls for n in here), default=0),
@@ -95,7 +103,7 @@ def reunited(
         spares=Table(),
     )
     for name in sorted(registered):
-        if name in here or name in state.leavers or not is_past(registered[name]):
+        if name in here or name in state.orders.leavers or not is_past(registered[name]):
             state = _welcomed(state, registered[name], moment)
     if entered == frozenset(order.replicas):
         return _intact(state, registered, moment)
@@ -111,7 +119,7 @@ def without_members(
     """Return a membership whose state is gone."""
     if state.phase is not Phase.LOST:  # as it is where the register told already of nobody
         state = moved(state, "nobody left", Phase.LOST)
-    state = replace(state, joiners=NOBODY, leavers=NOBODY)
+    state = replace(state, orders=replace(state.orders, joiners=NOBODY, leavers=NOBODY))
     for name in sorted(registered):
         if not is_past(registered[name]):
             state = _welcomed(state, registered[name], moment)
@@ -144,9 +152,13 @@ def _intact(
     """Everybody trains in the recorded generation, and may have done so all the time."""
     order = under_way(state)
     hung_at_s = NEVER if order.hold else moment.now_s + moment.timeouts.hang_s
-    release = (Release(to=tuple(sorted(state.leavers))),) if state.leavers else ()
-    state = forget(moved(state, "reunited", Phase.STEADY), state.leavers)
-    state = replace(state, formed=order.generation, leavers=NOBODY, hung_at_s=hung_at_s)
+    release = (Release(to=tuple(sorted(state.orders.leavers))),) if state.orders.leavers else ()
+    state = forget(moved(state, "reunited", Phase.STEADY), state.orders.leavers)
+    state = replace(
+        state,
+        orders=replace(state.orders, formed=order.generation, leavers=NOBODY),
+        wait=replace(state.wait, hung_at_s=hung_at_s),
+    )
     return state, (*release, *_left_out(state, registered))
 
 
@@ -159,4 +171,4 @@ def _left_out(state: Membership, registered: Mapping[ReplicaId, Registered]) -> 
         and not is_past(registered[name])
         and (registered[name].prepared or registered[name].current)
     )
-    return (Reform(to=names, order=under_way(state)),) if names and state.recorded else ()
+    return (Reform(to=names, order=under_way(state)),) if names and state.orders.recorded else ()

@@ -37,13 +37,13 @@ def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command
 
 def _is_awaited(state: Membership, name: ReplicaId) -> bool:
     """Whether its answer is awaited; that of a leaver until it is released."""
-    is_leaver = state.phase is Phase.SWITCHING and name in state.leavers
-    return is_leaver or name in state.awaiting
+    is_leaver = state.phase is Phase.SWITCHING and name in state.orders.leavers
+    return is_leaver or name in state.wait.awaiting
 
 
 def _left_out(state: Membership, told: tuple[ReplicaId, ...]) -> tuple[Command, ...]:
     """Tell joiners once more that the newest Reform was without them: else they wait for it."""
-    joiners = tuple(name for name in told if name in state.joiners)
-    if state.recorded is None or not joiners:
+    joiners = tuple(name for name in told if name in state.orders.joiners)
+    if state.orders.recorded is None or not joiners:
         return ()
-    return (Reform(to=joiners, order=state.recorded),)
+    return (Reform(to=joiners, order=state.orders.recorded),)

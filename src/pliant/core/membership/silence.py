@@ -36,8 +36,11 @@ def woken(state: Membership, moment: Moment) -> Membership:
     return replace(
         state,
         pulses=Table(pulses),
-        deadline_s=max(state.deadline_s, patience_s),
-        hung_at_s=max(state.hung_at_s, patience_s),
+        wait=replace(
+            state.wait,
+            deadline_s=max(state.wait.deadline_s, patience_s),
+            hung_at_s=max(state.wait.hung_at_s, patience_s),
+        ),
     )
 
 
@@ -47,7 +50,12 @@ def next_deadline_s(state: Membership) -> float:
     stuck_s = min(hangs.stuck(state).values(), default=NEVER)
     decided_s = NOW if blame.is_decided(state) else NEVER
     return min(
-        state.deadline_s, state.reform_at_s, state.hung_at_s, silent_at_s, stuck_s, decided_s
+        state.wait.deadline_s,
+        state.trouble.reform_at_s,
+        state.wait.hung_at_s,
+        silent_at_s,
+        stuck_s,
+        decided_s,
     )
 
 
@@ -65,13 +73,13 @@ def tick(state: Membership, moment: Moment) -> Outcome:
         return changes.end(state, ended, f"no sign of life for {patience_s:g} s", moment)
     if blame.is_decided(state):
         return blame.drop_suspects(state)
-    if state.reform_at_s <= now_s:
+    if state.trouble.reform_at_s <= now_s:
         return blame.still_broken(state, moment)
-    if state.hung_at_s <= now_s:
+    if state.wait.hung_at_s <= now_s:
         return _look_for_hung(state, moment)
     if stuck := frozenset(r for r, at_s in hangs.stuck(state).items() if at_s <= now_s):
         return _end_stuck(state, stuck, moment)
-    if state.deadline_s > now_s:
+    if state.wait.deadline_s > now_s:
         return state, ()
     if state.phase is Phase.PREPARING:
         return _prepare_expired(state, moment)
@@ -85,7 +93,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     """
     busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
     began_s = max(busy_until_s, moment.now_s)
-    state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
+    state = replace(state, wait=replace(state.wait, hung_at_s=began_s + moment.timeouts.hang_s))
     if busy_until_s > moment.now_s:
         return state, ()
     hung = hangs.awaited(state)
@@ -119,21 +127,23 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     Of joiners that are unable only those are late: the others wait for them.
     """
     if (until_s := group.busy_until_s(state)) > moment.now_s:
-        return replace(state, deadline_s=until_s), ()
-    silent, joiners = state.awaiting, state.joiners
+        return replace(state, wait=replace(state.wait, deadline_s=until_s)), ()
+    silent, joiners = state.wait.awaiting, state.orders.joiners
     reason = f"did not prepare generation {group.under_way(state).generation} in time"
-    if state.is_hurried:
-        state = replace(state, passed_over=state.passed_over | joiners)
+    if state.wait.is_hurried:
+        state = replace(
+            state, trouble=replace(state.trouble, passed_over=state.trouble.passed_over | joiners)
+        )
         return changes.at_rest(state, "late"), ()
     if group.mute_holders(state) & silent:  # else no group can be built, whoever joins
         return changes.at_rest(state, "late"), ()
     if unable := group.unable_joiners(state) & silent:
         return changes.end(state, unable, reason, moment)
-    late = state.late
-    if not silent & state.unheard:  # else no group can be built, whoever joins
+    late = state.trouble.late
+    if not silent & state.trouble.unheard:  # else no group can be built, whoever joins
         late |= joiners
     lost = group.dispensable(state, silent & late)
-    state = replace(state, late=silent - lost)
+    state = replace(state, trouble=replace(state.trouble, late=silent - lost))
     return (
         changes.end(state, lost, reason, moment) if lost else (changes.at_rest(state, "late"), ())
     )
@@ -148,20 +158,20 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     """
     until_s = max(group.busy_until_s(state), group.mute_until_s(state, moment))
     if until_s > moment.now_s:
-        return replace(state, deadline_s=until_s), ()
-    silent = state.awaiting - state.arrived
+        return replace(state, wait=replace(state.wait, deadline_s=until_s)), ()
+    silent = state.wait.awaiting - state.wait.arrived
     mute = group.mute_holders(state) & silent
-    if silent & state.unheard or mute - group.dispensable(state, mute):
+    if silent & state.trouble.unheard or mute - group.dispensable(state, mute):
         return changes.reform(state, moment, cause="late")  # nobody can meet them, whoever joins
     reason = f"did not enter generation {group.under_way(state).generation} in time"
     if unable := group.unable_joiners(state) & silent:
         return changes.end(state, unable, reason, moment)
-    lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
+    lost = group.dispensable(state, silent & (group.outsiders(state) | state.trouble.late))
     if not silent:
-        state = replace(state, failures=state.failures + 1)
-        is_hopeless = state.failures >= blame.MAX_FAILURES
-        lost = state.awaiting if is_hopeless else state.awaiting & group.outsiders(state)
-    state = replace(state, late=silent - lost)
+        state = replace(state, trouble=replace(state.trouble, failures=state.trouble.failures + 1))
+        is_hopeless = state.trouble.failures >= blame.MAX_FAILURES
+        lost = state.wait.awaiting if is_hopeless else state.wait.awaiting & group.outsiders(state)
+    state = replace(state, trouble=replace(state.trouble, late=silent - lost))
     if lost:
         return changes.end(state, lost, reason, moment)
     return changes.reform(state, moment, cause="late")

@@ -145,15 +145,8 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """Everything needed to decide the next move; a plain value, safe to log."""
-
-    incarnation: Incarnation
-    lineage: Lineage = FIRST_LINEAGE
-    restore: Restore | None = None
-    """The newest restore: what this lineage began from, if it is not the first."""
-
-    phase: Phase = Phase.EMPTY
+class Orders:
+    """Which generations were ordered, and who is in them (``changes``)."""
 
     issued: Generation = NO_GENERATION
     """Highest number issued, for Prepare or otherwise.  Never reused."""
@@ -176,11 +169,16 @@ class Membership:
     leavers: frozenset[ReplicaId] = NOBODY
     """Who the attempt, or ``recorded``, leaves behind; empty once they are released."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseWait:
+    """Whose answers the phase waits for, and until when (``worker_events``, ``silence``)."""
+
     awaiting: frozenset[ReplicaId] = NOBODY
-    """Whose answer the phase still needs."""
+    """Replicas whose answer the phase still needs."""
 
     arrived: frozenset[ReplicaId] = NOBODY
-    """Of the awaited, those who say that they themselves wait for the others."""
+    """Those of them that say that they themselves wait for the others."""
 
     deadline_s: float = NEVER
     """When waiting for ``awaiting`` ends."""
@@ -191,17 +189,22 @@ class Membership:
     is_hurried: bool = False
     """The deadline of this attempt was cut short for a leaver: being late is no fault."""
 
-    reform_at_s: float = NEVER
-    """When everybody reforms because of a Broken that no known loss explains."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What went wrong since the last generation formed, and who may be why (``blame``)."""
 
     broken: Generation = NO_GENERATION
     """Highest generation reported broken."""
+
+    reform_at_s: float = NEVER
+    """When everybody reforms because of a Broken that no known loss explains."""
 
     late: frozenset[ReplicaId] = NOBODY
     """Old members that let the previous attempt pass in silence."""
 
     unheard: frozenset[ReplicaId] = NOBODY
-    """Who is silent past its deadline and kept nevertheless: nobody else holds the state."""
+    """Replicas that are silent past their deadline and kept: nobody else holds the state."""
 
     passed_over: frozenset[ReplicaId] = NOBODY
     """Joiners that were too slow for a leaver in a hurry; asked again after the next change."""
@@ -219,17 +222,32 @@ class Membership:
     """No new attempt before this."""
 
     unsure: frozenset[ReplicaId] = NOBODY
-    """Who was to be in what could not be built or broke last, and was not heard since: each may be
+    """Replicas of the last group that could not be built or broke, not heard since: each may be
     why."""
 
     suspects: frozenset[ReplicaId] = NOBODY
     """Joiners that are dropped once all others are heard: two attempts with them failed."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Everything needed to decide the next move; a plain value, safe to log."""
+
+    incarnation: Incarnation
+    lineage: Lineage = FIRST_LINEAGE
+    restore: Restore | None = None
+    """The newest restore: what this lineage began from, if it is not the first."""
+
+    phase: Phase = Phase.EMPTY
+    orders: Orders = Orders()
+    wait: PhaseWait = PhaseWait()
+    trouble: Trouble = Trouble()
+
     spares: Table[ReplicaId, Spare] = field(default_factory=Table)
-    """Who waits to join, joiners of a running attempt included."""
+    """Replicas that wait to join, joiners of a running attempt included."""
 
     pulses: Table[ReplicaId, Pulse] = field(default_factory=Table)
-    """One entry for everyone who has ever reported and is not lost."""
+    """One entry for every replica that has ever reported and is not lost."""
 
     calls: int = 0
     """Finished ``steps()`` calls of the members."""
@@ -266,19 +284,26 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
         state,
         spares=state.spares.drop(*lost),
         pulses=state.pulses.drop(*lost),
-        late=state.late - lost,
-        unheard=state.unheard - lost,
-        passed_over=state.passed_over - lost,
+        trouble=replace(
+            state.trouble,
+            late=state.trouble.late - lost,
+            unheard=state.trouble.unheard - lost,
+            passed_over=state.trouble.passed_over - lost,
+            unsure=state.trouble.unsure - lost,
+            suspects=state.trouble.suspects - lost,
+        ),
         finished=state.finished - lost,
-        unsure=state.unsure - lost,
-        suspects=state.suspects - lost,
     )
 
 
 def waited_for(state: Membership, names: frozenset[ReplicaId], until_s: float) -> Membership:
     """Bear the silence of these for longer."""
     pulses = {name: replace(state.pulses[name], silent_at_s=until_s) for name in names}
-    state = replace(state, unheard=state.unheard | names, pulses=Table({**state.pulses, **pulses}))
+    state = replace(
+        state,
+        trouble=replace(state.trouble, unheard=state.trouble.unheard | names),
+        pulses=Table({**state.pulses, **pulses}),
+    )
     return explained(state, names)
 
 
@@ -287,9 +312,14 @@ def explained(state: Membership, names: frozenset[ReplicaId]) -> Membership:
 
     They are lost, or silent: no group could be built with them.
     """
-    if not names & state.unsure:
+    if not names & state.trouble.unsure:
         return state
-    return replace(state, unsure=NOBODY, suspects=NOBODY, failures=0, reform_at_s=NEVER)
+    return replace(
+        state,
+        trouble=replace(
+            state.trouble, unsure=NOBODY, suspects=NOBODY, failures=0, reform_at_s=NEVER
+        ),
+    )
 
 
 # --- reading the state --------------------------------------------------------------
@@ -302,7 +332,7 @@ def members(state: Membership) -> tuple[ReplicaId, ...]:
 
 def outsiders(state: Membership) -> frozenset[ReplicaId]:
     """Return the joiners that are not in yet, once a first generation has formed."""
-    return state.joiners if state.formed else NOBODY
+    return state.orders.joiners if state.orders.formed else NOBODY
 
 
 def dispensable(state: Membership, names: frozenset[ReplicaId]) -> frozenset[ReplicaId]:
@@ -318,7 +348,9 @@ def mute_holders(state: Membership) -> frozenset[ReplicaId]:
 
 def unable_joiners(state: Membership) -> frozenset[ReplicaId]:
     """Return the joiners that cannot build a group now, nor could anybody who was to with them."""
-    return unable_of(state, outsiders(state) if state.attempt is None else state.joiners)
+    return unable_of(
+        state, outsiders(state) if state.orders.attempt is None else state.orders.joiners
+    )
 
 
 def unable_of(state: Membership, names: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
@@ -337,14 +369,14 @@ def mute_until_s(state: Membership, moment: Moment) -> float:
 
     Soon it is looked again; in all it has as long as one that hangs.
     """
-    mute = mute_holders(state) & (state.awaiting - state.arrived)
+    mute = mute_holders(state) & (state.wait.awaiting - state.wait.arrived)
     since_s = max((state.pulses[r].mute_at_s for r in mute), default=-NEVER)
     return min(moment.now_s + moment.timeouts.heartbeat_s, since_s + moment.timeouts.hang_s)
 
 
 def busy_until_s(state: Membership) -> float:
     """Return until when one of the awaited has asked for patience."""
-    return max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)
+    return max((state.pulses[r].busy_until_s for r in state.wait.awaiting), default=0.0)
 
 
 def is_finished(state: Membership) -> bool:
@@ -354,9 +386,9 @@ def is_finished(state: Membership) -> bool:
     the way here, so a boundary that was crossed is known.
     """
     present = set(members(state))
-    crossed = state.recorded is not None and len(state.awaiting) < len(present)
-    if state.phase in (Phase.SWITCHING, Phase.REFORMING) and state.formed and not crossed:
-        present -= state.joiners
+    crossed = state.orders.recorded is not None and len(state.wait.awaiting) < len(present)
+    if state.phase in (Phase.SWITCHING, Phase.REFORMING) and state.orders.formed and not crossed:
+        present -= state.orders.joiners
     return bool(present) and present <= state.finished
 
 
@@ -365,11 +397,11 @@ def register(state: Membership) -> Register:
     recorded = state.phase is not Phase.PREPARING
     return Register(
         incarnation=state.incarnation,
-        number=state.issued,
+        number=state.orders.issued,
         lineage=state.lineage,
-        newest=state.recorded,
-        joiners=tuple(sorted(state.joiners)) if recorded else (),
-        leavers=tuple(sorted(state.leavers)) if recorded else (),
+        newest=state.orders.recorded,
+        joiners=tuple(sorted(state.orders.joiners)) if recorded else (),
+        leavers=tuple(sorted(state.orders.leavers)) if recorded else (),
         restore=state.restore,
     )
 
@@ -381,7 +413,7 @@ def found_silent_at_s(state: Membership) -> float:
 
 def under_way(state: Membership) -> Order:
     """Return the attempt that is being prepared, else the newest Switch or Reform."""
-    order = state.attempt or state.recorded
+    order = state.orders.attempt or state.orders.recorded
     if order is None:
         event = "to ask for the generation under way"
         raise TransitionError(phase=state.phase, event=event, story=state.story)
@@ -390,6 +422,8 @@ def under_way(state: Membership) -> Order:
 
 def seats(state: Membership) -> tuple[Seat, ...]:
     """Return the seats of ``members``."""
-    if state.recorded is None:
+    if state.orders.recorded is None:
         return ()
-    return tuple(seat for seat in state.recorded.members if seat.replica not in state.gone)
+    return tuple(
+        seat for seat in state.orders.recorded.members if seat.replica not in state.orders.gone
+    )

@@ -10,10 +10,17 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
-from pliant.core.copies import changed
 from pliant.core.membership import blame, changes, hangs, links
 from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
+from pliant.core.membership.state import (
+    NEVER,
+    NOBODY,
+    Membership,
+    Moment,
+    Outcome,
+    Pulse,
+    Trouble,
+)
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.transitions import told
 from pliant.core.values import NO_GENERATION, ReplicaId
@@ -28,10 +35,10 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
     Pure.  The caller has made sure that the sender is not lost.  Every replica that is lost here
     is named by a Dismiss among the commands.
     """
-    is_back = event.replica in state.unheard
+    is_back = event.replica in state.trouble.unheard
     state = _noted(state, event, moment)
     again: tuple[Command, ...] = ()
-    if is_back and event.replica not in state.unheard and _is_waited_for_to_reform(state):
+    if is_back and event.replica not in state.trouble.unheard and _is_waited_for_to_reform(state):
         state, again = changes.reform(state, moment, cause="still broken")
     state, commands = _heard(state, event, moment)
     return state, (*again, *commands)
@@ -40,7 +47,7 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
 def _is_waited_for_to_reform(state: Membership) -> bool:
     """Whether a group broke while nobody was heard with whom it could be built again."""
     met = state.phase in (Phase.STEADY, Phase.SWITCHING, Phase.REFORMING)
-    return met and state.broken >= group.under_way(state).generation
+    return met and state.trouble.broken >= group.under_way(state).generation
 
 
 def _heard(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outcome:
@@ -64,7 +71,7 @@ def _heard(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outc
         case events.Finished():
             return _on_finished(state, event)
         case events.PublishAsked() | events.Saved() if event.lineage == state.lineage:
-            return changed(state, committed=max(state.committed, event.committed)), ()
+            return replace(state, committed=max(state.committed, event.committed)), ()
         case events.Registered() | events.Unrestorable() | events.PublishAsked() | events.Saved():
             return state, ()  # a sign of life; what else it means is for the controller
         case _:
@@ -80,8 +87,17 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
         state = _alive(state, event.replica, moment, is_mute=is_mute, heard=heard)
     else:
         state = replace(state, story=told(state.story, event))
-    if isinstance(event, events.Broken | events.Refused) and event.generation >= state.issued - 1:
-        state = replace(state, links=links.added(state.links, event.replica, event.unreached))
+    if (
+        isinstance(event, events.Broken | events.Refused)
+        and event.generation >= state.orders.issued - 1
+    ):
+        state = replace(
+            state,
+            trouble=replace(
+                state.trouble,
+                links=links.added(state.trouble.links, event.replica, event.unreached),
+            ),
+        )
     return state
 
 
@@ -94,18 +110,29 @@ def _alive(
     heard: events.WorkerEvent | None = None,
 ) -> Membership:
     """Start the replica's silence anew; what it asked for with Busy lasts.  ``heard``: to tell."""
-    pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
+    pulse = state.pulses.get(replica) or Pulse(silent_at_s=NEVER)
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
     mute_at_s = min(pulse.mute_at_s, moment.now_s) if is_mute else NEVER
     hung_at_s = NEVER if pulse.is_mute and not is_mute else pulse.hung_at_s
-    pulse = changed(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s, hung_at_s=hung_at_s)
-    return changed(
+    pulse = replace(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s, hung_at_s=hung_at_s)
+    trouble = state.trouble
+    if replica in trouble.unheard or replica in trouble.unsure:
+        trouble = replace(
+            trouble, unheard=trouble.unheard - {replica}, unsure=trouble.unsure - {replica}
+        )
+    return replace(
         state,
         pulses=state.pulses.put(replica, pulse),
-        unheard=_without(state.unheard, replica),
-        unsure=_without(state.unsure, replica),
+        trouble=trouble,
         story=state.story if heard is None else told(state.story, heard),
     )
+
+
+def _timely(trouble: Trouble, replica: ReplicaId) -> Trouble:
+    """Return what is wrong, but for what this replica let pass in silence."""
+    if replica not in trouble.late:
+        return trouble
+    return replace(trouble, late=trouble.late - {replica})
 
 
 def _stale(state: Membership) -> Outcome:
@@ -113,7 +140,7 @@ def _stale(state: Membership) -> Outcome:
 
 
 def _on_spare(state: Membership, event: events.Spare) -> Outcome:
-    if event.replica in group.members(state) or event.replica in state.leavers:
+    if event.replica in group.members(state) or event.replica in state.orders.leavers:
         known = state.spares.get(event.replica)
         if known is not None and known.calls < event.calls:  # a joiner that is to be set aside
             state = replace(state, spares=state.spares.put(event.replica, event))
@@ -126,20 +153,20 @@ def _on_spare(state: Membership, event: events.Spare) -> Outcome:
 
 def _on_prepared(state: Membership, event: events.Prepared, moment: Moment) -> Outcome:
     # Even if late: it is not silent, and must not count towards a loss.
-    late = _without(state.late, event.replica)
-    if state.attempt is None or event.generation != state.attempt.generation:
-        return _stale(replace(state, late=late))
-    awaiting = state.awaiting - {event.replica}
-    state = changed(state, late=late, awaiting=awaiting)
+    trouble = _timely(state.trouble, event.replica)
+    if state.orders.attempt is None or event.generation != state.orders.attempt.generation:
+        return _stale(replace(state, trouble=trouble))
+    awaiting = state.wait.awaiting - {event.replica}
+    state = replace(state, trouble=trouble, wait=replace(state.wait, awaiting=awaiting))
     return (state, ()) if awaiting else changes.switch(state, moment)
 
 
 def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
-    order = state.attempt or state.recorded
+    order = state.orders.attempt or state.orders.recorded
     if order is None or event.generation != order.generation:
         return _stale(state)
-    if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
-        if state.attempt is not None and event.replica not in state.joiners:
+    if event.joiner and event.replica in order.replicas and event.replica not in state.orders.gone:
+        if state.orders.attempt is not None and event.replica not in state.orders.joiners:
             return blame.attempt_failed(state, None, moment)
         if event.calls:
             return _on_late_for_call(state, event, moment)
@@ -147,14 +174,14 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
         return state, (Dismiss(to=(event.replica,), reason=event.reason), *commands)
     if event.joiner:
         return _stale(state)
-    if state.attempt is not None:
+    if state.orders.attempt is not None:
         return blame.attempt_failed(state, event.replica, moment)
     return _reform_soon(state, event, moment)
 
 
 def _on_late_for_call(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
     """The members had come to another ``steps()`` call by the time they met this joiner."""
-    if event.replica not in state.joiners:
+    if event.replica not in state.orders.joiners:
         return _stale(state)
     state = replace(state, calls=max(state.calls, event.calls))
     return changes.set_aside(state, event.replica, moment)
@@ -162,62 +189,68 @@ def _on_late_for_call(state: Membership, event: events.Refused, moment: Moment) 
 
 def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> Outcome:
     if (
-        state.recorded is None
-        or event.generation != state.recorded.generation
-        or event.replica not in state.awaiting
+        state.orders.recorded is None
+        or event.generation != state.orders.recorded.generation
+        or event.replica not in state.wait.awaiting
     ):
         # Of an abandoned generation, but whoever was in it holds state: it is no joiner any more.
-        known = replace(state, late=state.late - {event.replica})
-        return _stale(replace(known, joiners=known.joiners - {event.replica}))
-    state = changed(
+        orders = replace(state.orders, joiners=state.orders.joiners - {event.replica})
+        return _stale(replace(state, orders=orders, trouble=_timely(state.trouble, event.replica)))
+    orders = state.orders
+    if event.replica in orders.joiners:
+        orders = replace(orders, joiners=orders.joiners - {event.replica})
+    state = replace(
         state,
-        awaiting=state.awaiting - {event.replica},
-        joiners=_without(state.joiners, event.replica),
-        late=_without(state.late, event.replica),
+        orders=orders,
+        wait=replace(state.wait, awaiting=state.wait.awaiting - {event.replica}),
+        trouble=_timely(state.trouble, event.replica),
         spares=state.spares.drop(event.replica),
         committed=max(state.committed, event.step),
     )
     state = at_boundary(state, moment)
     # The survivors hold the state in the new generation: nobody needs a leaver any more (R9).
     release: tuple[Command, ...] = ()
-    if state.leavers and state.awaiting <= state.joiners:
-        release = (Release(to=tuple(sorted(state.leavers))),)
-        state = replace(group.forget(state, state.leavers), leavers=NOBODY)
-    if state.awaiting:
+    if state.orders.leavers and state.wait.awaiting <= state.orders.joiners:
+        release = (Release(to=tuple(sorted(state.orders.leavers))),)
+        state = group.forget(state, state.orders.leavers)
+        state = replace(state, orders=replace(state.orders, leavers=NOBODY))
+    if state.wait.awaiting:
         return state, release
     return _formed(state, moment), release
-
-
-def _without(names: frozenset[ReplicaId], name: ReplicaId) -> frozenset[ReplicaId]:
-    """Return the others; the same set if it is not among them, by which no change is seen."""
-    return names - {name} if name in names else names
 
 
 def _formed(state: Membership, moment: Moment) -> Membership:
     order = group.under_way(state)
     formed = order.generation
+    state = group.moved(state, "all switched", Phase.STEADY)
     return replace(
-        group.moved(state, "all switched", Phase.STEADY),
-        formed=formed,
-        arrived=NOBODY,
-        late=NOBODY,
-        passed_over=NOBODY,
-        links=frozenset(),
-        unsure=NOBODY,
-        failures=0,
-        deadline_s=NEVER,
-        hung_at_s=NEVER if order.hold else moment.now_s + moment.timeouts.hang_s,
-        reform_at_s=state.reform_at_s if state.broken >= formed else NEVER,
+        state,
+        orders=replace(state.orders, formed=formed),
+        wait=replace(
+            state.wait,
+            arrived=NOBODY,
+            deadline_s=NEVER,
+            hung_at_s=NEVER if order.hold else moment.now_s + moment.timeouts.hang_s,
+        ),
+        trouble=replace(
+            state.trouble,
+            late=NOBODY,
+            passed_over=NOBODY,
+            links=frozenset(),
+            unsure=NOBODY,
+            failures=0,
+            reform_at_s=state.trouble.reform_at_s if state.trouble.broken >= formed else NEVER,
+        ),
     )
 
 
 def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outcome:
-    if state.attempt is not None and event.generation == state.attempt.generation:
+    if state.orders.attempt is not None and event.generation == state.orders.attempt.generation:
         return blame.attempt_failed(state, event.replica, moment)
-    known = state.recorded is not None and (
-        event.replica in group.members(state) or event.replica in state.leavers
+    known = state.orders.recorded is not None and (
+        event.replica in group.members(state) or event.replica in state.orders.leavers
     )
-    if not known or event.generation < state.formed:
+    if not known or event.generation < state.orders.formed:
         return _stale(state)
     if state.phase is Phase.REFORMING and event.generation < group.under_way(state).generation:
         return _stale(state)  # the Reform under way is the answer to it
@@ -232,13 +265,21 @@ def _reform_soon(
     Those who could not reach each other say so one after the other, each at its own deadline.
     """
     grace_s = moment.timeouts.grace_s * (MORE_LINKS if event.unreached else 1)
-    state = changes.at_rest(state, "broken") if state.attempt is not None else state
-    if state.reform_at_s == NEVER:
-        state = replace(state, unsure=frozenset(group.members(state)) - {event.replica})
+    state = changes.at_rest(state, "broken") if state.orders.attempt is not None else state
+    if state.trouble.reform_at_s == NEVER:
+        state = replace(
+            state,
+            trouble=replace(
+                state.trouble, unsure=frozenset(group.members(state)) - {event.replica}
+            ),
+        )
     return replace(
         state,
-        broken=max(state.broken, event.generation, key=int),
-        reform_at_s=min(state.reform_at_s, moment.now_s + grace_s),
+        trouble=replace(
+            state.trouble,
+            broken=max(state.trouble.broken, event.generation, key=int),
+            reform_at_s=min(state.trouble.reform_at_s, moment.now_s + grace_s),
+        ),
     ), ()
 
 
@@ -256,26 +297,30 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     hung_at_s = hangs.counts_as_hung_at_s(pulse, stuck, committed, moment)
     said = committed, event.waiting, stuck, hung_at_s
     if said != (pulse.committed, pulse.waiting, pulse.held_up_by, pulse.hung_at_s):
-        pulse = changed(
+        pulse = replace(
             pulse,
             committed=committed,
             waiting=event.waiting,
             held_up_by=stuck,
             hung_at_s=hung_at_s,
         )
-        state = changed(state, pulses=state.pulses.put(replica, pulse))
+        state = replace(state, pulses=state.pulses.put(replica, pulse))
     if committed > state.committed:
         state = replace(state, committed=committed)
-        if state.hung_at_s != NEVER:
-            state = replace(state, hung_at_s=moment.now_s + moment.timeouts.hang_s)
-    newest = state.recorded.generation if state.recorded else NO_GENERATION
+        if state.wait.hung_at_s != NEVER:
+            state = replace(
+                state, wait=replace(state.wait, hung_at_s=moment.now_s + moment.timeouts.hang_s)
+            )
+    newest = state.orders.recorded.generation if state.orders.recorded else NO_GENERATION
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
-    if is_entering and event.waiting == newest and replica in state.awaiting:
-        state = at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
+    if is_entering and event.waiting == newest and replica in state.wait.awaiting:
+        state = at_boundary(
+            replace(state, wait=replace(state.wait, arrived=state.wait.arrived | {replica})), moment
+        )
     if (
         event.calls <= state.calls
         or replica not in group.members(state)
-        or replica in state.joiners
+        or replica in state.orders.joiners
     ):
         return state, ()
     return _next_call(replace(state, calls=event.calls))
@@ -283,15 +328,21 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
 
 def at_boundary(state: Membership, moment: Moment) -> Membership:
     """Once every old member is there, those that are not in have ``switch_s``."""
-    there, outside = state.arrived, group.outsiders(state)
-    if any(name not in there and name not in outside for name in state.awaiting):
+    there, outside = state.wait.arrived, group.outsiders(state)
+    if any(name not in there and name not in outside for name in state.wait.awaiting):
         return state
-    return replace(state, deadline_s=min(state.deadline_s, moment.now_s + moment.timeouts.switch_s))
+    return replace(
+        state,
+        wait=replace(
+            state.wait,
+            deadline_s=min(state.wait.deadline_s, moment.now_s + moment.timeouts.switch_s),
+        ),
+    )
 
 
 def _next_call(state: Membership) -> Outcome:
     """The members are in another ``steps()`` call: joiners must follow before they can join."""
-    if state.attempt is not None and state.joiners:
+    if state.orders.attempt is not None and state.orders.joiners:
         state = changes.at_rest(state, "next call")
     return state, changes.fall_through(state, state.spares)
 
@@ -304,4 +355,4 @@ def _on_finished(state: Membership, event: events.Finished) -> Outcome:
         finished=state.finished | {event.replica},
         committed=max(state.committed, event.committed),
     )
-    return (changes.at_rest(state, "finished") if state.attempt is not None else state), ()
+    return (changes.at_rest(state, "finished") if state.orders.attempt is not None else state), ()
