@@ -184,7 +184,7 @@ def _limits() -> dict[str, str]:
     from pliant.checkpoint.lease import job_lease
     from pliant.checkpoint.store import base, objects
     from pliant.core import durability, sharing
-    from pliant.core.allocation import settling
+    from pliant.core.allocation import admission
     from pliant.core.allocation.values import PoolRules
     from pliant.core.job import apart
     from pliant.core.membership.state import Timeouts
@@ -232,7 +232,7 @@ def _limits() -> dict[str, str]:
         "min_gain": rules.min_gain,
         "pool_rest_s": rules.rest_s,
         "patience_s": rules.patience_s,
-        "at_once": settling.MOST_AT_ONCE,
+        "at_once": admission.MOST_AT_ONCE,
     }
     minutes = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     said = {name: f"{value:g}" for name, value in values.items()}

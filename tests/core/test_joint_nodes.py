@@ -24,8 +24,8 @@ from pliant.core.joint_nodes import (
     failed,
     joint_nodes,
     next_look_s,
+    opened,
     succeeded,
-    told,
     without,
 )
 from pliant.core.sites import PlacementRule
@@ -128,7 +128,7 @@ def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
         for joint in joint_nodes(lone.values(), tries, rule, now_s=now_s):
             for one in itertools.combinations(joint.hosts, 2):
                 assert now_s >= last_s.get(pair(*one), -math.inf) + FIRST_PAUSE_S
-            tries = told(tries, joint)
+            tries = opened(tries, joint)
             ways = itertools.combinations(joint.hosts, 2)
             missed = [(one, other) for one, other in ways if (other, one) in barred]
             if now_s >= mended_s or not missed:
@@ -151,7 +151,7 @@ def test_two_parts_that_failed_are_tried_the_other_way_round() -> None:
     (joint,) = joint_nodes(lone, {}, rule, now_s=1.0)
     assert joint.hosts == (A, B, C)
 
-    tries = failed(told({}, joint), B, [C], now_s=1.0)
+    tries = failed(opened({}, joint), B, [C], now_s=1.0)
     tries = failed(tries, C, [B], now_s=1.0)
 
     assert joint_nodes(lone, tries, rule, now_s=FIRST_PAUSE_S) == ()
@@ -202,12 +202,12 @@ def test_no_two_of_a_node_are_apart_its_parts_neither() -> None:
 
 def test_two_that_failed_try_it_the_other_way_round() -> None:
     lone, joint = [host("a"), host("b")], NodeHosts(A, (B,))
-    tries = failed(told({}, joint), A, [B], now_s=0.0)
+    tries = failed(opened({}, joint), A, [B], now_s=0.0)
 
     assert joint_nodes(lone, tries, TWO, now_s=FIRST_PAUSE_S - 0.1) == ()
     (again,) = joint_nodes(lone, tries, TWO, now_s=FIRST_PAUSE_S)
     assert again == NodeHosts(B, (A,))
-    tries = failed(told(tries, again), A, [B], now_s=5.0)
+    tries = failed(opened(tries, again), A, [B], now_s=5.0)
     assert joint_nodes(lone, tries, TWO, now_s=15.0) == (joint,)
 
 
@@ -216,7 +216,7 @@ def test_the_pause_of_two_doubles_and_has_an_end() -> None:
     pauses = []
 
     for _ in range(9):
-        tries = failed(told(tries, NodeHosts(A, (B,))), A, [B], now_s=100.0)
+        tries = failed(opened(tries, NodeHosts(A, (B,))), A, [B], now_s=100.0)
         pauses.append(tries[pair(A, B)].until_s - 100.0)
 
     assert pauses == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
@@ -224,7 +224,7 @@ def test_the_pause_of_two_doubles_and_has_an_end() -> None:
 
 def test_of_one_attempt_one_report_counts() -> None:
     """Both tell of it, late, and again when they have a new connection."""
-    once = failed(told({}, NodeHosts(A, (B,))), A, [B], now_s=0.0)
+    once = failed(opened({}, NodeHosts(A, (B,))), A, [B], now_s=0.0)
 
     assert failed(once, B, [A], now_s=3.0) == once
     assert failed(once, A, [B], now_s=1000.0) == once
@@ -242,7 +242,7 @@ def test_two_that_part_again_and_again_are_left_alone_for_longer_each_time() -> 
     pauses = []
 
     for lived_s in (1.0, 1.0, STEADY_S, 1.0):
-        tries = succeeded(told(tries, joint), joint, now_s=0.0)
+        tries = succeeded(opened(tries, joint), joint, now_s=0.0)
         tries = failed(tries, B, [A], now_s=lived_s)
         pauses.append(tries[pair(A, B)].until_s - lived_s)
 

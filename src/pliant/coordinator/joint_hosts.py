@@ -193,7 +193,7 @@ class JointHosts:
             part_endpoints=tuple(self._hosts[part].endpoint for part in joint.parts),
             secret=secrets.token_hex(SECRET_BYTES),
         )
-        self._tries = joint_nodes.told(self._tries, joint)
+        self._tries = joint_nodes.opened(self._tries, joint)
         for node in joint.hosts:
             self._hosts[node].alone = None
             self._nodes.send_note(node, order, incarnation)

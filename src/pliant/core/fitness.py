@@ -184,7 +184,10 @@ def _shm(look: HostLook) -> Finding:
     do = "give it more (docker run --shm-size 8g): loaders of the script may need it"
     is_little = look.shm_bytes <= LEAST_SHM_BYTES
     return _line(
-        SHARED_MEMORY, f"{_told(look.shm_bytes)} free", do if is_little else "", bad=Verdict.CAUTION
+        SHARED_MEMORY,
+        f"{_as_text(look.shm_bytes)} free",
+        do if is_little else "",
+        bad=Verdict.CAUTION,
     )
 
 
@@ -204,7 +207,8 @@ def _limits(look: HostLook) -> tuple[Finding, ...]:
             f"ulimit -u {64 * needed}, or TasksMax= of its unit" if tight else "",
         ),
         _line(
-            "locked memory", "no limit" if look.locked_bytes is None else _told(look.locked_bytes)
+            "locked memory",
+            "no limit" if look.locked_bytes is None else _as_text(look.locked_bytes),
         ),
     )
 
@@ -216,7 +220,7 @@ def _disk(look: HostLook) -> Finding:
     if look.disk_bytes is None:
         return _line("directory", look.directory)
     do = "make room: output and ledgers of replicas go there"
-    found = f"{look.directory}: {_told(look.disk_bytes)} free"
+    found = f"{look.directory}: {_as_text(look.disk_bytes)} free"
     is_little = look.disk_bytes < LEAST_DISK_BYTES
     return _line("directory", found, do if is_little else "", bad=Verdict.CAUTION)
 
@@ -260,7 +264,7 @@ def _limit(value: int | None) -> str:
     return "no limit" if value is None else str(value)
 
 
-def _told(num_bytes: int) -> str:
+def _as_text(num_bytes: int) -> str:
     for unit, size in (("GB", 1 << 30), ("MB", 1 << 20)):
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"

@@ -109,7 +109,7 @@ Pair = frozenset[NodeId]
 PairTries = Mapping[Pair, PairTry]
 
 
-def told(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
+def opened(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
     """Return what is known of pairs once these hosts are told to be one."""
     return {**tries, **_opened(tries, joint)}
 

@@ -28,7 +28,7 @@ STORY_LENGTH = 12
 """How much an object remembers: an attempt at a resize and what led to it."""
 
 
-def told(story: Story, *news: object) -> Story:
+def extended(story: Story, *news: object) -> Story:
     """Return a story with this at its end."""
     return (*story, *news)[-STORY_LENGTH:]
 

@@ -2,7 +2,8 @@
 
 Owns what is known of each claimant from its first report until nothing of it runs any more, and
 when one is gone: its process is dead, or it is silent and runs nothing.  Decides nothing: what a
-claimant is to have is read from the core, what a report gives back is ``allocation.holding``'s.
+claimant is to have is read from the core, and ``allocation.held_devices`` says what a report gives
+back.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pliant.core.allocation import (
     Recovered,
     Released,
     Withdrawn,
-    holding,
+    held_devices,
     kinds,
 )
-from pliant.core.allocation.holding import Holding
+from pliant.core.allocation.held_devices import Holding
 from pliant.machine.clock import Clock
 from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
@@ -103,7 +104,9 @@ class Claimant:
     def tell(self, offer: Offer) -> None:
         """Take note of an offer that is going out."""
         self.offer = offer
-        self.holding = holding.told(self.holding, revision=offer.revision, devices=offer.devices)
+        self.holding = held_devices.offered(
+            self.holding, revision=offer.revision, devices=offer.devices
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,7 +152,7 @@ class Claims:
                 is_temporary=True,
             )
         revision = report.revision_of(self.life)
-        if holding.is_overtaken(claimant.holding, revision=revision):
+        if held_devices.is_overtaken(claimant.holding, revision=revision):
             return
         before, refused = claimant.report.wanted, None
         claimant.heard_s, claimant.report = self.clock.now_s(), report
@@ -159,7 +162,7 @@ class Claims:
             claimant.report = report.model_copy(update={"wanted": before})
         self._hold(
             claimant,
-            holding.reported(
+            held_devices.reported(
                 claimant.holding,
                 revision=revision,
                 holds=report.holds,
@@ -175,7 +178,7 @@ class Claims:
         claimant = self.by_name.get(name)
         if claimant is None or claimant.offer is None:
             return False
-        return holding.gives_unasked(
+        return held_devices.gives_unasked(
             claimant.holding,
             revision=report.revision_of(self.life),
             holds=report.holds,
@@ -214,7 +217,7 @@ class Claims:
             since=known.since,
             uid=known.uid,
             heard_s=self.clock.now_s(),
-            holding=holding.recovered(
+            holding=held_devices.recovered(
                 known.devices,
                 holds=returned.report.holds,
                 leaving=known.leaving,
@@ -291,7 +294,7 @@ class Claims:
         """Tell the core what a claimant has left, as far as nothing runs there any more."""
         free = self.watch.free(claimant.holding.leaving)
         if free:
-            claimant.holding = holding.left(claimant.holding, free)
+            claimant.holding = held_devices.left(claimant.holding, free)
             self.watch.revoke(claimant.name, free)
             self.allocator.apply(Released(name=claimant.name, devices=tuple(sorted(free))))
             self.allocator.touch(claimant.name)
@@ -305,7 +308,7 @@ class Claims:
         standing = kinds.standing_of(self.allocator.core, overdue.name)
         if claimant is None or standing is None:
             return
-        chosen = holding.overdue(
+        chosen = held_devices.overdue(
             claimant.holding,
             devices=standing.devices,
             drain=standing.drain,

@@ -15,9 +15,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pliant.core.allocation.admission import MOST_AT_ONCE
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.ordered import Ordered
-from pliant.core.allocation.settling import MOST_AT_ONCE
 from pliant.core.allocation.state import LISTS, ClaimEntry, Group, Pool
 from pliant.core.allocation.values import Team
 from pliant.core.table import Table

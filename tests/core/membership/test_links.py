@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.membership.links import added, left_out, told
+from pliant.core.membership.links import added, left_out, no_link_between
 from pliant.core.values import ReplicaId
 
 NAMES = tuple(ReplicaId(f"r{number}") for number in range(1, 7))
@@ -34,7 +34,7 @@ def test_a_link_has_no_direction() -> None:
 def test_who_is_left_out_is_told_because_of_whom() -> None:
     links = frozenset({(R1, R3), (R2, R3), (R4, R5)})
 
-    assert told({R3}, links) == "no connection between r3 and r1, r2 could be made"
+    assert no_link_between({R3}, links) == "no connection between r3 and r1, r2 could be made"
 
 
 @given(

@@ -10,16 +10,16 @@ Read one claim with ``standing``, why it has no more with ``why``, everything wi
 
 from __future__ import annotations
 
+from pliant.core.allocation.claim_state import Standing as Standing
+from pliant.core.allocation.claim_state import Summary as Summary
+from pliant.core.allocation.claim_state import TeamUse as TeamUse
+from pliant.core.allocation.claim_state import claims as claims
+from pliant.core.allocation.claim_state import standing as standing
+from pliant.core.allocation.claim_state import summary as summary
+from pliant.core.allocation.claim_state import why as why
 from pliant.core.allocation.decide import new_pool as new_pool
 from pliant.core.allocation.decide import next_deadline_s as next_deadline_s
 from pliant.core.allocation.decide import step as step
-from pliant.core.allocation.standings import Standing as Standing
-from pliant.core.allocation.standings import Summary as Summary
-from pliant.core.allocation.standings import TeamUse as TeamUse
-from pliant.core.allocation.standings import claims as claims
-from pliant.core.allocation.standings import standing as standing
-from pliant.core.allocation.standings import summary as summary
-from pliant.core.allocation.standings import why as why
 from pliant.core.allocation.state import Pool as Pool
 from pliant.core.allocation.values import CLASSES as CLASSES
 from pliant.core.allocation.values import Action as Action

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from pliant.core.allocation import checking, demand, state, values
+from pliant.core.allocation.admission import settle
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.settling import settle
+from pliant.core.allocation.explanations import may_have, overdue, tell_changes
 from pliant.core.allocation.state import ALARMS, NEVER, ClaimEntry, Pool
-from pliant.core.allocation.telling import may_have, overdue, tell_changes
 from pliant.core.counts import counted
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.core.table import Table

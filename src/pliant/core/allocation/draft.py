@@ -51,10 +51,10 @@ class Draft:
         """Devices that each claim gets by this event, as bits; also those it has just released."""
 
         self.reach: dict[tuple[object, ...], tuple[int, int]] = {}
-        """What kinds of requests could take at most (``taking.reach``); empty after a change."""
+        """What each kind of request could take (``preemption.reach``); empty after a change."""
 
         self.takings = 0
-        """Victims so far; see ``settling``."""
+        """Victims so far; see ``admission``."""
 
     # --- reading
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pliant.core.allocation import standings, values
+from pliant.core.allocation import claim_state, values
+from pliant.core.allocation.claim_state import Standing, Summary
 from pliant.core.allocation.decide import new_pool, next_deadline_s, step
-from pliant.core.allocation.standings import Standing, Summary
 from pliant.core.allocation.state import Pool
 from pliant.core.counts import counted
 from pliant.core.table import Table
@@ -92,13 +92,13 @@ def next_deadline_of_kinds_s(pool: KindedPool) -> float:
 
 def claims_of_kinds(pool: KindedPool) -> tuple[str, ...]:
     """Return the names of all claims, sorted."""
-    return tuple(sorted(name for one in pool.pools.values() for name in standings.claims(one)))
+    return tuple(sorted(name for one in pool.pools.values() for name in claim_state.claims(one)))
 
 
 def standing_of(pool: KindedPool, name: str) -> Standing | None:
     """Return where a claim stands; None: it is not known."""
     kind = claim_kind(pool, name)
-    return None if kind is None else standings.standing(pool.pools[kind], name)
+    return None if kind is None else claim_state.standing(pool.pools[kind], name)
 
 
 def why_of(
@@ -106,12 +106,12 @@ def why_of(
 ) -> str:
     """Say in one sentence what a claim has, and why it has no more; as for ``why``."""
     one = pool.pools[claim_kind(pool, name) or _first(pool)]
-    return standings.why(one, name, has_notes=has_notes, names=names)
+    return claim_state.why(one, name, has_notes=has_notes, names=names)
 
 
 def summary_of_kinds(pool: KindedPool) -> Summary:
     """Return the totals over all kinds; those who wait kind by kind."""
-    each = {kind: standings.summary(one) for kind, one in pool.pools.items()}
+    each = {kind: claim_state.summary(one) for kind, one in pool.pools.items()}
     first = each[_first(pool)]
     if len(each) == 1:
         return first

@@ -45,7 +45,7 @@ from pliant.core.membership.state import NEVER
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.tenancy import Demand, demand_of
-from pliant.core.transitions import told
+from pliant.core.transitions import extended
 from pliant.core.values import Register, StopKind
 
 
@@ -90,7 +90,7 @@ def step(
             if tx.must_advance:
                 _advance(tx)
         except TransitionError as error:
-            story = (*error.story, *map(_told, tx.job.history.story))
+            story = (*error.story, *map(_as_text, tx.job.history.story))
             raise TransitionError(phase=error.phase, event=error.event, story=story) from error
     elif isinstance(event, events.PeopleEvent) and not isinstance(
         event, events.Offered | events.Reclaimed
@@ -268,10 +268,10 @@ def _seen(history: History, event: events.Event, now_s: float) -> History:
     """Return what came last, with an event; mere signs of life are not worth telling."""
     if isinstance(event, events.Progressed | events.Running | events.Ticked):
         return replace(history, seen_s=now_s)
-    return replace(history, seen_s=now_s, story=told(history.story, event))
+    return replace(history, seen_s=now_s, story=extended(history.story, event))
 
 
-def _told(event: object) -> str:
+def _as_text(event: object) -> str:
     """Tell an event; a spare describes its whole model."""
     text = repr(event)
     return text if len(text) <= 300 else f"{text[:300]}..."

@@ -18,7 +18,7 @@ from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.membership.worker_events import at_boundary
 from pliant.core.table import Table
-from pliant.core.transitions import told
+from pliant.core.transitions import extended
 from pliant.core.values import ReplicaId
 
 Answer = Prepared | Switched
@@ -50,7 +50,7 @@ def hear_together(
             state.trouble,
             late=state.trouble.late - names if state.trouble.late else state.trouble.late,
         ),
-        story=told(state.story, *heard),
+        story=extended(state.story, *heard),
     )
     if isinstance(heard[0], Switched):
         steps = [answer.step for answer in heard if isinstance(answer, Switched)]
@@ -58,7 +58,7 @@ def hear_together(
     return replace(
         job,
         membership=state,
-        history=replace(job.history, seen_s=now_s, story=told(job.history.story, *heard)),
+        history=replace(job.history, seen_s=now_s, story=extended(job.history.story, *heard)),
     ), len(heard)
 
 

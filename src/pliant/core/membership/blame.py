@@ -59,7 +59,7 @@ def drop_suspects(state: Membership) -> Outcome:
         & state.trouble.suspects
     )
     dropped = cut or group.unable_of(state, suspects) or state.trouble.suspects
-    reason = links.told(cut, state.trouble.links) if cut else _not_built_with(dropped)
+    reason = links.no_link_between(cut, state.trouble.links) if cut else _not_built_with(dropped)
     state = group.forget(state, dropped)
     state = replace(
         state, trouble=replace(state.trouble, failures=0, retry_at_s=0.0, suspects=NOBODY)
@@ -94,7 +94,7 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
     blamed = (group.unable_joiners(state) or new) if is_blamed else NOBODY
     reason = "the generation it was to enter kept breaking"
     if cut and failures > 1:
-        blamed, reason = cut, links.told(cut, state.trouble.links)
+        blamed, reason = cut, links.no_link_between(cut, state.trouble.links)
     if blamed and state.trouble.unsure:
         return replace(
             state,

@@ -39,7 +39,7 @@ def left_out(
     return frozenset(names) - frozenset(there)
 
 
-def told(cut: Collection[ReplicaId], links: Collection[Link]) -> str:
+def no_link_between(cut: Collection[ReplicaId], links: Collection[Link]) -> str:
     """Say why these are left out."""
     ends = {end for link in links if set(link) & set(cut) for end in link} - set(cut)
     others = ", ".join(sorted(ends)) or "each other"

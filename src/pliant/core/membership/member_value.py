@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pliant.core.errors import TransitionError
 from pliant.core.events import Registered, Spare
 from pliant.core.membership.transitions import MEMBERS, MemberState
-from pliant.core.transitions import Story, told
+from pliant.core.transitions import Story, extended
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -102,7 +102,7 @@ def became(before: Member, cause: str, after: Member, detail: object = "") -> Me
         TransitionError: that cause does not lead there.
     """
     state = MEMBERS.follow(state_of(before), cause, state_of(after), story=before.story)
-    return replace(after, story=told(before.story, f"{cause} {detail}: {state}"))
+    return replace(after, story=extended(before.story, f"{cause} {detail}: {state}"))
 
 
 def refusal(member: Member, event: str) -> TransitionError:

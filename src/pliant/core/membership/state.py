@@ -23,7 +23,7 @@ from pliant.core.heartbeats import SILENCE_S, found_at_s
 from pliant.core.membership.links import Link
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
-from pliant.core.transitions import Story, told
+from pliant.core.transitions import Story, extended
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -275,7 +275,7 @@ def moved(state: Membership, cause: str, phase: Phase) -> Membership:
         TransitionError: it does not lead there.
     """
     PHASES.follow(state.phase, cause, phase, story=state.story)
-    return replace(state, phase=phase, story=told(state.story, f"{cause}: {phase}"))
+    return replace(state, phase=phase, story=extended(state.story, f"{cause}: {phase}"))
 
 
 def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:

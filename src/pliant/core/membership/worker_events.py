@@ -22,7 +22,7 @@ from pliant.core.membership.state import (
     Trouble,
 )
 from pliant.core.membership.transitions import PHASES, Phase
-from pliant.core.transitions import told
+from pliant.core.transitions import extended
 from pliant.core.values import NO_GENERATION, ReplicaId
 
 MORE_LINKS = 20
@@ -86,7 +86,7 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
         heard = None if isinstance(event, events.Progressed) else event
         state = _alive(state, event.replica, moment, is_mute=is_mute, heard=heard)
     else:
-        state = replace(state, story=told(state.story, event))
+        state = replace(state, story=extended(state.story, event))
     if (
         isinstance(event, events.Broken | events.Refused)
         and event.generation >= state.orders.issued - 1
@@ -124,7 +124,7 @@ def _alive(
         state,
         pulses=state.pulses.put(replica, pulse),
         trouble=trouble,
-        story=state.story if heard is None else told(state.story, heard),
+        story=state.story if heard is None else extended(state.story, heard),
     )
 
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from pliant.core.allocation.holding import (
+from pliant.core.allocation.held_devices import (
     Holding,
     gives_unasked,
     is_overtaken,
     left,
+    offered,
     overdue,
     recovered,
     reported,
-    told,
 )
 
-TOLD = told(told(Holding(), revision=4, devices=(0, 1)), revision=6, devices=(0, 1, 2))
+TOLD = offered(offered(Holding(), revision=4, devices=(0, 1)), revision=6, devices=(0, 1, 2))
 OWNED = (0, 1, 2)
 
 
@@ -76,7 +76,7 @@ def test_a_device_that_was_left_and_comes_back_is_a_new_one() -> None:
     after = left(reported(TOLD, revision=6, holds=(0, 1), owned=OWNED), {2})
     assert after.leaving == set()
 
-    again = told(after, revision=7, devices=OWNED)
+    again = offered(after, revision=7, devices=OWNED)
 
     assert again.offered_at == {0: 4, 1: 4, 2: 7}
     assert reported(again, revision=6, holds=(0, 1), owned=OWNED).leaving == set()

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pliant.core.allocation import state
+from pliant.core.allocation.admission import holder, request_of
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.settling import holder, request_of
+from pliant.core.allocation.explanations import may_have
+from pliant.core.allocation.preemption import TakeRequest, objection
 from pliant.core.allocation.state import Pool
-from pliant.core.allocation.taking import TakeRequest, objection
-from pliant.core.allocation.telling import may_have
 from pliant.core.allocation.values import Claim, Team
 from pliant.core.counts import counted
 

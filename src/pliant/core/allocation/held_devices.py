@@ -75,7 +75,7 @@ def gives_unasked(
     return len(given) > len(offered) - replicas
 
 
-def told(holding: Holding, *, revision: int, devices: Collection[int]) -> Holding:
+def offered(holding: Holding, *, revision: int, devices: Collection[int]) -> Holding:
     """Take note of an offer that is going out."""
     offered_at = {**dict.fromkeys(devices, revision), **holding.offered_at}
     return replace(holding, newest=revision, offered_at=offered_at)

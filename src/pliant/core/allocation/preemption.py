@@ -257,7 +257,7 @@ def shed(draft: Draft, team: str | None, reason: str) -> None:
             victim = draft.entry(min(found)[-1][-1])
             wanted = int(excess())
             share = victim.lower(wanted) if kind == CUTTABLE else 0
-            why = f"{_told(draft, victim, share)}: {reason}"
+            why = f"{_described(draft, victim, share)}: {reason}"
             cuts.append(Cut(before=victim, after=draft.set_share(victim, share, reason=why)))
     for cut in reversed(cuts):
         _give_back(draft, cut, -int(excess()))
@@ -289,7 +289,7 @@ def _cut(draft: Draft, request: TakeRequest, victim: ClaimEntry, kind: str, shor
     need = f"asks for {claim.ask_replicas}"
     if request.is_minimum:
         need = f"needs its minimum of {request.entry.base}"
-    why = f"{_told(draft, victim, share)}: {claim.priority} claim {claim.name} {need}"
+    why = f"{_described(draft, victim, share)}: {claim.priority} claim {claim.name} {need}"
     if team != claim.team and request.is_owed:
         quota = draft.teams[claim.team].quota
         why += f", and team {claim.team} takes back what it lent of its quota of {quota}"
@@ -323,12 +323,12 @@ def _give_back(draft: Draft, cut: Cut, surplus: int) -> Cut | None:
     share = cut.after.fit(cut.after.share + surplus)
     if share <= cut.after.share:
         return cut
-    why = f"{_told(draft, cut.before, share)}:{cut.after.reason.partition(':')[2]}"
+    why = f"{_described(draft, cut.before, share)}:{cut.after.reason.partition(':')[2]}"
     for_ = draft.for_.get(cut.after.name, "")
     return Cut(before=cut.before, after=draft.set_share(cut.after, share, for_=for_, reason=why))
 
 
-def _told(draft: Draft, victim: ClaimEntry, share: int) -> str:
+def _described(draft: Draft, victim: ClaimEntry, share: int) -> str:
     before = draft.share_before(victim.name) or victim.share
     if share:
         return f"shrink from {before} to {share}"

@@ -1,10 +1,10 @@
 """Deciding after an event: who is to have how many devices, until nobody can be served better.
 
-Owns the order of things: what cannot be kept is cut (``taking.shed``), then every request is
+Owns the order of things: what cannot be kept is cut (``preemption.shed``), then every request is
 served that can be, best rank first, from what is nobody's or from others; then devices move
 between equals where that pays; at last, devices that are free go to those they are meant for.
 
-    taking.rank       what a team is owed, class, minimum, then age or gain
+    preemption.rank   what a team is owed, class, minimum, then age or gain
     holder            a claim that has waited for its minimum for long keeps later ones out
 
 No request is tried twice for the same answer: claims whose requests differ in nothing that matters
@@ -21,17 +21,7 @@ from typing import Literal
 from pliant.core.allocation import demand, state
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.ordered import NOTHING, Key
-from pliant.core.allocation.state import (
-    CUTTABLE,
-    EXPECTING,
-    GROWING,
-    IMPATIENT,
-    RESTED,
-    WAITING,
-    ClaimEntry,
-    Group,
-)
-from pliant.core.allocation.taking import (
+from pliant.core.allocation.preemption import (
     Bar,
     Cut,
     Rank,
@@ -43,6 +33,16 @@ from pliant.core.allocation.taking import (
     take_from_others,
     take_singly,
     undo,
+)
+from pliant.core.allocation.state import (
+    CUTTABLE,
+    EXPECTING,
+    GROWING,
+    IMPATIENT,
+    RESTED,
+    WAITING,
+    ClaimEntry,
+    Group,
 )
 from pliant.core.counts import counted
 
