@@ -25,7 +25,7 @@ from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
 from pliant.coordinator.channel import serve_agent
 from pliant.core.events import Exited, ExitKind, NodeJoined
-from pliant.core.sites import HOST
+from pliant.core.placement import HOST
 from pliant.core.values import Labels, NodeId, ReplicaId
 from pliant.http.server import open_socket, url_of
 from pliant.machine.interfaces import loopback

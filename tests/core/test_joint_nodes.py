@@ -28,7 +28,7 @@ from pliant.core.joint_nodes import (
     succeeded,
     without,
 )
-from pliant.core.sites import PlacementRule
+from pliant.core.placement import PlacementRule
 from pliant.core.values import NodeId
 
 TWO = JointRule(hosts=2, workers=2)

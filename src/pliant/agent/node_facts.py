@@ -15,7 +15,7 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import DEFAULT_ENVIRONMENT
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import NodeJoined
-from pliant.core.sites import HOST
+from pliant.core.placement import HOST
 from pliant.core.values import AgentLife, Labels, ReplicaId
 from pliant.machine.processes import this_boot
 from pliant.wire.bounds import LABEL, MOST_LABELS, name_from

@@ -1,7 +1,7 @@
 """``pliant doctor``, ``certs make``: can this host take part in a job?  And its certificates.
 
 Owns argv, what is asked of whom, and how the findings are shown.  What is enough is for
-``core.fitness`` to say, how a thing is found out for ``machine.host_look``, and how certificates
+``core.host_checks`` to say, how a thing is found out for ``machine.host_look``, and how certificates
 are made for ``machine.own_ca``.
 """
 
@@ -30,7 +30,7 @@ from pliant.cli.terminal import draw, print_json, say
 from pliant.cli.which_job import require_join
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.core.fitness import CoordinatorLook, HostLook, NodeLook, Verdict, findings
+from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict, findings
 from pliant.core.tls_files import TlsFiles
 from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look

@@ -18,8 +18,8 @@ from pliant.cli.settings import BOUNDS, Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
+from pliant.core.placement import PlacementRule
 from pliant.core.policy.decide import Policy
-from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles

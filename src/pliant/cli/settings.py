@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_snake
 from pliant.cli.arguments import changes_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
-from pliant.core.sites import PlacementRule
+from pliant.core.placement import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.values import FromCheckpoint
 from pliant.spec.job import ElasticJob, Limits

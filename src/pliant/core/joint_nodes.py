@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pliant.core.sites import HOST, Placement, PlacementRule
+from pliant.core.placement import HOST, Placement, PlacementRule
 from pliant.core.values import Labels, NodeId
 
 SETTLE_S = 1.0

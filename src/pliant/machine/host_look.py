@@ -1,4 +1,4 @@
-"""What is found on this host of what a job needs; ``core.fitness`` judges it.
+"""What is found on this host of what a job needs; ``core.host_checks`` judges it.
 
 Owns how each thing is found out, and that none of it takes long.  Leaves nothing behind.
 """

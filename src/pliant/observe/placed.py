@@ -1,6 +1,6 @@
 """Where replicas are, by what their job goes by: ``rack a: r1, r3; rack b: r2``.
 
-Owns what a log says of it, in a status and in one line.  What a site is, ``core.sites`` says.
+Owns what a log says of it, in a status and in one line.  What a site is, ``core.placement`` says.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pliant.core.errors import ConfigError
+from pliant.core.placement import Placement, PlacementRule, site_of
 from pliant.core.printable import printable
-from pliant.core.sites import Placement, PlacementRule, site_of
 from pliant.core.values import NodeId
 from pliant.observe.living_replicas import LivingReplicas
 from pliant.observe.log import Record

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
-from pliant.core.sites import PlacementRule
+from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.machine.interfaces import loopback

@@ -42,7 +42,7 @@ from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.events import Event, Progressed, Registered, Ticked
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.membership.state import Timeouts
-from pliant.core.sites import PlacementRule
+from pliant.core.placement import PlacementRule
 from pliant.core.values import NO_GENERATION, Incarnation, Register, ReplicaId
 from pliant.observe.core_values import value_of
 from pliant.simulate.replay_notation import options_of, parse, policy_of, words_of

@@ -37,8 +37,8 @@ from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Outcome
+from pliant.core.placement import next_home, next_mover
 from pliant.core.policy import costs
-from pliant.core.sites import next_home, next_mover
 from pliant.core.values import NodeId, ReplicaId
 
 ON_THE_WAY = (ReplicaState.STARTING, ReplicaState.SPARE)

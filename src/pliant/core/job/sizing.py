@@ -43,9 +43,9 @@ from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
+from pliant.core.placement import PlacementRule, next_leaver
 from pliant.core.policy import costs
 from pliant.core.policy.decide import Decision, Policy, PolicyView, consider, require_slots
-from pliant.core.sites import PlacementRule, next_leaver
 from pliant.core.values import NodeId, ReplicaId
 
 LOOK_STEPS = 100

@@ -17,10 +17,10 @@ from pliant.core.job.aside import AsideNodes
 from pliant.core.job.slowness import Slowness
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Timeouts
+from pliant.core.placement import PlacementRule
 from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import Decision, Policy
 from pliant.core.policy.hysteresis import Pace
-from pliant.core.sites import PlacementRule
 from pliant.core.table import Table
 from pliant.core.transitions import Story
 from pliant.core.values import (

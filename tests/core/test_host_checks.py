@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pliant.core.fitness import CoordinatorLook, HostLook, NodeLook, Verdict, findings
+from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict, findings
 
 FIT = HostLook(
     python=(3, 13, 1),

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.core.errors import ConfigError
-from pliant.core.sites import Placement, PlacementRule, next_home, next_leaver, next_mover, site_of
+from pliant.core.placement import (
+    Placement,
+    PlacementRule,
+    next_home,
+    next_leaver,
+    next_mover,
+    site_of,
+)
 from pliant.core.values import Labels, NodeId
 
 RACK = PlacementRule(how=Placement.SPREAD, label="rack")
