@@ -17,7 +17,7 @@ from benchmarks.checkpoint_dcp import options
 from benchmarks.model import Tokens, build, loss_of
 from benchmarks.turns import Player
 from pliant.checkpoint.snapshot import Copier
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.engine.state.saving import Saver
 
 

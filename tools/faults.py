@@ -141,14 +141,14 @@ FAULTS = (
     Fault(
         "R6",
         "a late joiner stalls the survivors",
-        "core/membership/silence.py",
+        "core/membership/failure/silence.py",
         "        late |= joiners\n",
         "        pass\n",
     ),
     Fault(
         "R6",
         "an old member is lost the first time it is late",
-        "core/membership/silence.py",
+        "core/membership/failure/silence.py",
         "    lost = group.dispensable(state, silent & late)\n",
         "    lost = group.dispensable(state, silent)\n",
     ),
@@ -239,7 +239,7 @@ FAULTS = (
     Fault(
         "R11",
         "silence is not a loss",
-        "core/membership/silence.py",
+        "core/membership/failure/silence.py",
         "    if group.found_silent_at_s(state) <= now_s:",
         "    if group.found_silent_at_s(state) <= now_s < 0:",
     ),
@@ -389,7 +389,7 @@ FAULTS = (
     Fault(
         "5.6",
         "an entry has no deadline",
-        "core/membership/silence.py",
+        "core/membership/failure/silence.py",
         "    return _entry_expired(state, moment)",
         "    return state, ()",
     ),

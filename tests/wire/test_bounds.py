@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.messages import messages
 
-from pliant.core.membership.whereabouts import EACH_OTHER
+from pliant.core.membership.failure.worker_activity import EACH_OTHER
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire import bounds
 from pliant.wire.codec import TYPES, Envelope, Refusal, decode, encode

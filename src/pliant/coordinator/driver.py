@@ -48,7 +48,7 @@ from pliant.core.events import (
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.joint_nodes import JointRule
-from pliant.core.membership.hangs import held_up_by
+from pliant.core.membership.failure.worker_activity import held_up_by
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Demand
 from pliant.core.values import Incarnation, NodeId

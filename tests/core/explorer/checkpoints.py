@@ -10,7 +10,7 @@ from tests.core.explorer.world import World, change, posted, process_of
 
 from pliant.core.events import PublishAsked, Unrestorable
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 
 
 def ask_to_publish(universe: Universe, world: World, process: Process, mine: Member) -> World:

@@ -13,7 +13,7 @@ from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
 from pliant.core.job.state import Job, Stage, is_durable
 from pliant.core.membership import state as group
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Timeouts
 from pliant.core.membership.transitions import Phase

@@ -68,7 +68,7 @@ from pliant.core.events import (
 )
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import Job, ReplicaState, Stage
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.values import NO_GENERATION, Incarnation, NodeId, Register, ReplicaId
 
 NODE_GRACE_S = 10

@@ -69,7 +69,7 @@ from pliant.core.events import (
     Scaled,
 )
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId
 
 INTERRUPTIBLE = frozenset(

@@ -14,7 +14,7 @@ from tests.core.explorer.world import History, World, change, is_mute, process_o
 
 from pliant.core.commands import Command, Prepare, Reform, Switch
 from pliant.core.events import Event
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.step.balance import Division
 from pliant.core.values import Incarnation, NodeId, Order, Register, ReplicaId

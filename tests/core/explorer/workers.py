@@ -60,8 +60,7 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import Job
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Abandon, Build, Member
 from pliant.core.membership.resolve import Resolution, resolve
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import (

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tests.core.explorer.process import Post, Process
 
 from pliant.core.events import ExitKind
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.values import Found, Generation, Order, ReplicaId
 
 

@@ -45,7 +45,7 @@ from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, ReplicaState, Stage
 from pliant.core.membership import member as protocol
 from pliant.core.membership import state as group
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
 

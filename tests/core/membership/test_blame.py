@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pliant.core.commands import Dismiss, EndReplica, Reform
 from pliant.core.events import (
@@ -15,8 +19,10 @@ from pliant.core.events import (
     Switched,
     WorkerEvent,
 )
-from pliant.core.membership import blame, changes, silence, worker_events
+from pliant.core.membership import changes, worker_events
 from pliant.core.membership import state as group
+from pliant.core.membership.failure import blame, silence
+from pliant.core.membership.failure.blame import left_out, links_added, no_link_between
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
@@ -243,3 +249,43 @@ def test_those_that_train_and_were_silent_go_on_where_nothing_broke() -> None:
     assert silent.trouble.unheard == {A}
     back, commands = worker_events.hear_worker(silent, alive(A), moment(20.0))
     assert (back.phase, commands) == (Phase.STEADY, ())
+
+
+NAMES = tuple(ReplicaId(f"r{number}") for number in range(1, 7))
+R1, R2, R3, R4, R5, R6 = NAMES
+
+
+def test_the_larger_part_stays() -> None:
+    links = frozenset((a, b) for a in (R1, R2) for b in (R3, R4, R5))
+
+    assert left_out((R1, R2, R3, R4, R5), links, NAMES) == {R1, R2}
+    assert left_out((R1, R2, R3, R4), links, NAMES) == {R3, R4}
+    assert left_out((R1, R2), links, NAMES) == frozenset()
+
+
+def test_one_link_costs_one_member() -> None:
+    assert left_out(NAMES, {(R2, R5)}, NAMES) == {R5}
+    assert left_out(NAMES, {(R2, R5)}, {R5}) == {R2}
+
+
+def test_a_link_has_no_direction() -> None:
+    assert links_added(links_added(frozenset(), R1, (R2,)), R2, (R1,)) == {(R1, R2)}
+
+
+def test_who_is_left_out_is_told_because_of_whom() -> None:
+    links = frozenset({(R1, R3), (R2, R3), (R4, R5)})
+
+    assert no_link_between({R3}, links) == "no connection between r3 and r1, r2 could be made"
+
+
+@given(
+    st.sets(st.sampled_from(list(combinations(NAMES, 2)))),
+    st.sets(st.sampled_from(NAMES), min_size=1),
+)
+def test_all_who_stay_reach_each_other_and_somebody_holds_the_state(
+    links: set[tuple[ReplicaId, ReplicaId]], holders: set[ReplicaId]
+) -> None:
+    there = set(NAMES) - left_out(NAMES, links, holders)
+
+    assert there & holders
+    assert not [link for link in links if set(link) <= there]

@@ -9,8 +9,7 @@ import pytest
 from pliant.core.errors import TransitionError
 from pliant.core.events import Broken, Prepared, Refused, Registered
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Abandon, Build, Member
 from pliant.core.membership.resolve import resolve
 from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
 

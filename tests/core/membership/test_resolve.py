@@ -8,7 +8,7 @@ import pytest
 
 from pliant.core.errors import NoStateError
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Header, resolve
 from pliant.core.values import Generation, Lineage, Order, ReplicaId, Restore, Seat
 

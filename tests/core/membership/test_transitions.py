@@ -38,10 +38,10 @@ from pliant.core.events import (
     Unrestorable,
     WorkerEvent,
 )
-from pliant.core.membership import changes, silence, worker_events
+from pliant.core.membership import changes, worker_events
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.failure import silence
+from pliant.core.membership.member import Abandon, Build, Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase

@@ -10,7 +10,7 @@ from torch import nn
 
 from pliant.core.commands import FallThrough, Look, Release
 from pliant.core.events import Spare
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import (
     FIRST_LINEAGE,

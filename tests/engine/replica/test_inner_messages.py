@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pliant.core.membership.follower_answers import Failed, NotBuilt, Voted
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import (
     FIRST_LINEAGE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pliant.core.membership.whereabouts import Whereabouts
+from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation
 from pliant.engine.replica import main_thread
 from pliant.engine.replica.crew_watch import CrewWatch

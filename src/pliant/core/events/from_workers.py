@@ -189,7 +189,7 @@ class Progressed:
     waiting: Generation = NO_GENERATION
     """It waits for the others in a collective of this generation; 0: it does not."""
     held_up_by: int | None = None
-    """The worker for which the others of this replica wait; see ``core.membership.whereabouts``."""
+    """The worker for which the others of this replica wait (``worker_activity``)."""
     is_spoken_for: bool = False
     """Its agent says so, who sees it live: its script keeps the interpreter lock."""
     slow: int = 0  # how many times as long as the others it takes, in tenths; 0: less than twice

@@ -39,8 +39,9 @@ from pliant.core.job.recording import record, record_to_write, remembered
 from pliant.core.job.state import History, Job, JobSettings, Ready, Stage, company, is_durable
 from pliant.core.job.transaction import Transaction, draft_of, frozen
 from pliant.core.job.transitions import StageCause
-from pliant.core.membership import changes, silence
+from pliant.core.membership import changes
 from pliant.core.membership import state as group
+from pliant.core.membership.failure import silence
 from pliant.core.membership.state import NEVER
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs

@@ -37,8 +37,9 @@ from pliant.core.job.transaction import (
     start_wait_s,
 )
 from pliant.core.job.transitions import ReplicaCause, StageCause
-from pliant.core.membership import changes, rejoin, silence, worker_events
+from pliant.core.membership import changes, rejoin, worker_events
 from pliant.core.membership import state as group
+from pliant.core.membership.failure import silence
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs

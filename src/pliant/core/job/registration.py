@@ -53,7 +53,7 @@ from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import Job, Registration, Replica, ReplicaState, Stage, age, spares
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
-from pliant.core.membership import rejoin, repeating
+from pliant.core.membership import changes, rejoin
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
 from pliant.core.values import NodeId, ReplicaId
@@ -102,7 +102,7 @@ def on_running(tx: Transaction, event: Running) -> None:
     is_over = is_done(job, tx.now_s)
     for name in sorted(here, key=age):
         tx.again.extend(_told(job, name, is_there=name in event.replicas, is_over=is_over))
-    tx.again.extend(repeating.unanswered(job.membership, here))
+    tx.again.extend(changes.unanswered(job.membership, here))
     if job.ending.outcome is not None:  # to hear how they ended
         left = (n for n, node in job.registration.homes.items() if node == event.node)
         missing = sorted(set(left).difference(event.replicas), key=age)

@@ -1,13 +1,14 @@
 """The moves of a membership: numbering attempts, changing on plan, reforming after a loss.
 
-Owns when a number is issued and whom an order contains.  It does not read messages
+Owns when a number is issued, whom an order contains, and what is said again that no worker has
+answered (every command may be carried out twice).  It does not read messages
 (``worker_events`` does), knows no deadline (``silence`` does) and does not choose who should train
 (the controller does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from pliant.core.commands import Command, EndReplica, FallThrough, Prepare, Reform, Switch
@@ -289,3 +290,37 @@ def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
         ),
     )
     return state, (Reform(to=order.replicas, order=order),)
+
+
+def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command, ...]:
+    """Return what counts now of what these replicas were told, as far as its answer is awaited."""
+    told = tuple(sorted(name for name in names if _is_awaited(state, name)))
+    if state.phase is Phase.LOST:
+        return ()
+    behind = fall_through(state, [name for name in state.spares if name in names])
+    if not told:
+        return behind
+    match state.phase:
+        case Phase.PREPARING:
+            left_out = _left_out(state, told)
+            return (*behind, *left_out, Prepare(to=told, order=group.under_way(state)))
+        case Phase.SWITCHING:
+            return (*behind, Switch(to=told, order=group.under_way(state)))
+        case Phase.REFORMING:
+            return (*behind, Reform(to=told, order=group.under_way(state)))
+        case _:
+            return behind
+
+
+def _is_awaited(state: Membership, name: ReplicaId) -> bool:
+    """Whether its answer is awaited; that of a leaver until it is released."""
+    is_leaver = state.phase is Phase.SWITCHING and name in state.orders.leavers
+    return is_leaver or name in state.wait.awaiting
+
+
+def _left_out(state: Membership, told: tuple[ReplicaId, ...]) -> tuple[Command, ...]:
+    """Tell joiners once more that the newest Reform was without them: else they wait for it."""
+    joiners = tuple(name for name in told if name in state.orders.joiners)
+    if state.orders.recorded is None or not joiners:
+        return ()
+    return (Reform(to=joiners, order=state.orders.recorded),)

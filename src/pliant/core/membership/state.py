@@ -20,7 +20,6 @@ from pliant.core.commands import Command
 from pliant.core.errors import ConfigError, TransitionError
 from pliant.core.events import Spare
 from pliant.core.heartbeats import SILENCE_S, found_at_s
-from pliant.core.membership.links import Link
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
 from pliant.core.transitions import Story, extended
@@ -36,6 +35,9 @@ from pliant.core.values import (
     Restore,
     Seat,
 )
+
+Link = tuple[ReplicaId, ReplicaId]
+"""Two members, in the order of their names, one of which could not connect to the other."""
 
 NOBODY: frozenset[ReplicaId] = frozenset()
 NEVER = float("inf")

@@ -10,8 +10,9 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
-from pliant.core.membership import blame, changes, hangs, links
+from pliant.core.membership import changes
 from pliant.core.membership import state as group
+from pliant.core.membership.failure import blame, worker_activity
 from pliant.core.membership.state import (
     NEVER,
     NOBODY,
@@ -95,7 +96,7 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
             state,
             trouble=replace(
                 state.trouble,
-                links=links.added(state.trouble.links, event.replica, event.unreached),
+                links=blame.links_added(state.trouble.links, event.replica, event.unreached),
             ),
         )
     return state
@@ -294,7 +295,7 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     pulse = state.pulses[replica]
     committed = max(pulse.committed, event.committed)
     stuck = event.held_up_by
-    hung_at_s = hangs.counts_as_hung_at_s(pulse, stuck, committed, moment)
+    hung_at_s = worker_activity.counts_as_hung_at_s(pulse, stuck, committed, moment)
     said = committed, event.waiting, stuck, hung_at_s
     if said != (pulse.committed, pulse.waiting, pulse.held_up_by, pulse.hung_at_s):
         pulse = replace(

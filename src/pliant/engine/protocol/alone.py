@@ -14,7 +14,7 @@ import torch
 from pliant.core.durability import nothing_to_do
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.values import (
     NO_CHECKPOINT,
     NO_LINEAGE,

@@ -20,7 +20,7 @@ import torch
 from pliant.core.errors import UsageError
 from pliant.core.events import ExitKind, Spare, Switched
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_GENERATION, TOTAL, Found, Generation, Order
 from pliant.engine import probe

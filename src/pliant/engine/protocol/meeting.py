@@ -16,7 +16,7 @@ import torch
 from pliant.core.agreement import another_total
 from pliant.core.errors import NoStateError, UsageError
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Header, Resolution, resolve
 from pliant.core.values import Order
 from pliant.engine.groups.ending import GroupBroken

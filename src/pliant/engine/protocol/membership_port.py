@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.step.balance import UNKNOWN_US
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam

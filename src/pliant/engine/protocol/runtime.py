@@ -22,8 +22,7 @@ from pliant.core.commands import Command
 from pliant.core.events import Event, ExitKind, Spare
 from pliant.core.exits import EXIT_OK
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build, Outcome
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Abandon, Build, Member, Outcome
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import (
     NO_GENERATION,

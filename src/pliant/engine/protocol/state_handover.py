@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from pliant.core.errors import UsageError
 from pliant.core.events import Event, Refused, Unrestorable
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId, Restore
 from pliant.engine import probe

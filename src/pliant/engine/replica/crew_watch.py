@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pliant.core.membership import whereabouts
-from pliant.core.membership.whereabouts import Whereabouts
+from pliant.core.membership.failure import worker_activity
+from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation
 from pliant.engine.replica.inner_messages import WhereAreYou, WorkerIsAt
 from pliant.engine.replica.main_thread import MainThreadWatch
@@ -47,8 +47,8 @@ class CrewWatch:
         """
         own = Whereabouts.MEMBERS if waiting else self.own.locate()
         workers = [own, *map(self._whereabouts, self._places)]
-        there = (waiting or current) if whereabouts.waits(workers) else NO_GENERATION
-        return there, whereabouts.held_up_by(workers)
+        there = (waiting or current) if worker_activity.waits(workers) else NO_GENERATION
+        return there, worker_activity.blocking_worker(workers)
 
     def _whereabouts(self, place: int) -> Whereabouts:
         said = self._said.get(place)

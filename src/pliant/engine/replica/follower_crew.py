@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.core.membership import follower_answers as rules
+from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.membership.follower_answers import (
     Asked,
     FollowersSaid,
@@ -34,9 +35,8 @@ from pliant.core.membership.follower_answers import (
     Voted,
     Whole,
 )
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.membership.whereabouts import Whereabouts
 from pliant.core.values import Generation, Order
 from pliant.engine.groups.ending import Abort, GroupBroken
 from pliant.engine.groups.group import Group

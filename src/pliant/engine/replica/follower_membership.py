@@ -22,6 +22,7 @@ import torch
 from pliant.core.errors import UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_OK
+from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.membership.follower_answers import (
     Answer,
     Failed,
@@ -31,8 +32,7 @@ from pliant.core.membership.follower_answers import (
     StateNamed,
     Voted,
 )
-from pliant.core.membership.member_value import Member
-from pliant.core.membership.whereabouts import Whereabouts
+from pliant.core.membership.member import Member
 from pliant.core.values import NO_GENERATION, Generation, Order
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from pliant.core.exits import EXIT_FAILED
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Order
 from pliant.engine.groups.ending import Abort, GroupBroken

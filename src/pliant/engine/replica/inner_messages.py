@@ -16,10 +16,10 @@ from typing import get_args
 
 from pydantic import TypeAdapter
 
+from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.membership.follower_answers import Answer
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.membership.whereabouts import Whereabouts
 from pliant.core.values import Generation, Lineage, Order
 
 

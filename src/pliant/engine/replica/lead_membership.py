@@ -19,7 +19,7 @@ import torch
 
 from pliant.core.errors import StateCorruptError, UsageError
 from pliant.core.membership.follower_answers import Voted, joint_digests
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken

@@ -1,7 +1,7 @@
 """Main thread: where that of a worker is, as another thread of its process can see.
 
-Owns telling waiting for others of the replica from computing, and from hanging in the script.  What
-follows from it is decided in ``core.membership.whereabouts``.  Must not know the protocol.
+Owns telling waiting for others of the replica from computing, and from hanging in the script.  Must
+not know the protocol, nor what follows: ``core.membership.failure.worker_activity`` decides that.
 
     says so itself     it waits on the inner channel, or for members of its place
     innermost frame    of torch.distributed: a collective inside the replica
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pliant.core.membership.whereabouts import Whereabouts
+from pliant.core.membership.failure.worker_activity import Whereabouts
 
 STILL_S = 3.0
 """How long the thread must have computed nothing, in seconds."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pliant.core.events import Event, Refused, Unrestorable
-from pliant.core.membership.member_value import Member
+from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Order
 from pliant.wire.messages import WorkerNote

@@ -8,11 +8,18 @@ import pytest
 
 from pliant.core.commands import EndReplica
 from pliant.core.events import Busy, Progressed, Spare
-from pliant.core.membership import silence, worker_events
-from pliant.core.membership.hangs import held_up_by, stuck
+from pliant.core.membership import worker_events
+from pliant.core.membership.failure import silence
+from pliant.core.membership.failure.worker_activity import (
+    EACH_OTHER,
+    Whereabouts,
+    blocking_worker,
+    held_up_by,
+    stuck,
+    waits,
+)
 from pliant.core.membership.state import Membership, Moment, Orders, PhaseWait, Pulse, Timeouts
 from pliant.core.membership.transitions import Phase
-from pliant.core.membership.whereabouts import EACH_OTHER
 from pliant.core.table import Table
 from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
 
@@ -196,3 +203,30 @@ def test_the_others_wait_for_whom_nobody_else_waits_first() -> None:
 
     assert held_up_by(state) == {A}
     assert held_up_by(worker_events.hear_worker(state, waits, moment(11.0))[0]) == {B}
+
+
+M, R, S, E = Whereabouts.MEMBERS, Whereabouts.REPLICA, Whereabouts.SCRIPT, Whereabouts.ENGINE
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_waiting", "by"),
+    [
+        ((M,), True, None),
+        ((M, M, M), True, None),
+        ((M, R), True, None),
+        ((R, M), True, None),
+        ((M, E), True, None),
+        ((M, S), False, None),
+        ((R, S), False, 1),
+        ((S, R, R), False, 0),
+        ((M, R, S), False, 2),
+        ((R, E), False, None),
+        ((R, R), False, EACH_OTHER),
+        ((S, S), False, None),
+        ((E, E), False, None),
+    ],
+)
+def test_where_the_workers_are_says_who_waits_for_whom(
+    workers: tuple[Whereabouts, ...], is_waiting: bool, by: int | None
+) -> None:
+    assert (waits(workers), blocking_worker(workers)) == (is_waiting, by)

@@ -1,13 +1,16 @@
-"""Members that live and do nothing more: whom the others wait for, and who says so of itself.
+"""What workers are doing: who hangs, and who waits for whom.
 
-Owns which members those are, from when each counts as hung, and the words for it.  In a generation
-that trains a member hangs if others wait for it and it waits for nobody; a replica of several
-workers of which one keeps the rest waiting says so itself, and that is heard in every phase.  So is
-the agent of a spare that keeps the interpreter lock; a member that does is in ``blame`` and
-``silence``, for it may hold the state.  What follows is in ``silence``.
+A member hangs if others wait for it and it waits for nobody (``awaited``).  A replica of several
+workers says itself which of them keeps the others waiting (``blocking_worker``, which the replica
+works out).  The agent of a spare says that the script keeps the interpreter lock.  Those count in
+every phase (``stuck``).  A member that keeps the lock may hold the state: see ``blame`` and
+``silence``.  ``silence`` decides what follows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
 
 from pliant.core.membership.state import (
     NEVER,
@@ -19,7 +22,6 @@ from pliant.core.membership.state import (
     mute_of,
 )
 from pliant.core.membership.transitions import Phase
-from pliant.core.membership.whereabouts import EACH_OTHER
 from pliant.core.values import ReplicaId
 
 
@@ -95,3 +97,37 @@ def why_hung(state: Membership, hung: frozenset[ReplicaId], hang_s: float) -> st
         who = f"the others wait for its worker {worker}"
     what = "no step ended" if hung & present else "nothing went on in it"
     return f"{what} for {hang_s:g} s and {who}; {longer}"
+
+
+EACH_OTHER = -1
+"""Stands for a worker: all wait for each other, as if their scripts made other calls."""
+
+
+class Whereabouts(StrEnum):
+    """Where the main thread of a worker is."""
+
+    MEMBERS = "members"
+    """It waits for the workers of its place in other replicas."""
+
+    REPLICA = "replica"
+    """It has been waiting for other workers of its replica."""
+
+    SCRIPT = "script"
+    """In the script, or in what that calls: it computes, or hangs."""
+
+    ENGINE = "engine"
+    """In the session's own work, or not known."""
+
+
+def waits(workers: Sequence[Whereabouts]) -> bool:
+    """Whether a replica waits for the other members: none of its workers is anywhere else."""
+    return Whereabouts.MEMBERS in workers and Whereabouts.SCRIPT not in workers
+
+
+def blocking_worker(workers: Sequence[Whereabouts]) -> int | None:
+    """Return which worker keeps others of its replica waiting; None: nobody does."""
+    if Whereabouts.REPLICA not in workers:
+        return None
+    if Whereabouts.SCRIPT in workers:
+        return workers.index(Whereabouts.SCRIPT)
+    return EACH_OTHER if set(workers) == {Whereabouts.REPLICA} else None

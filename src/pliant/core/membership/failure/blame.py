@@ -1,19 +1,21 @@
-"""What follows where groups could not be built, or broke though nobody is known to be lost.
+"""Who is blamed where groups could not be built, or broke though nobody is known to be lost.
 
-Owns when somebody is blamed for that, and who: links that are broken (R19), else the joiners (R6);
-and nobody while one of them is not heard, whose death may be all that happened.  Silence ends, so
-that ends, too.  Must not know what was said; ``worker_events`` calls it, and ``silence`` when a
-grace is over.
+First come broken links (R19): whoever has most of them is left out.  Else the joiners are blamed
+(R6).  Nobody is blamed while a member of the group is not heard: its death may explain everything,
+and silence ends.  ``worker_events`` calls this module, and ``silence`` when a grace is over.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pliant.core.commands import Dismiss
-from pliant.core.membership import changes, hangs, links
+from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.state import NOBODY, Membership, Moment, Outcome
+from pliant.core.membership.failure import worker_activity
+from pliant.core.membership.state import NOBODY, Link, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import ReplicaId
 
@@ -54,12 +56,9 @@ def drop_suspects(state: Membership) -> Outcome:
     Only those that cannot be reached if there are such, else those that are unable.
     """
     old, suspects = group.members(state), tuple(sorted(state.trouble.suspects))
-    cut = (
-        links.left_out((*old, *suspects), state.trouble.links, old or suspects)
-        & state.trouble.suspects
-    )
+    cut = left_out((*old, *suspects), state.trouble.links, old or suspects) & state.trouble.suspects
     dropped = cut or group.unable_of(state, suspects) or state.trouble.suspects
-    reason = links.no_link_between(cut, state.trouble.links) if cut else _not_built_with(dropped)
+    reason = no_link_between(cut, state.trouble.links) if cut else _not_built_with(dropped)
     state = group.forget(state, dropped)
     state = replace(
         state, trouble=replace(state.trouble, failures=0, retry_at_s=0.0, suspects=NOBODY)
@@ -85,16 +84,16 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
         return changes.reform(state, moment, cause="still broken")
     if mute:
         hang_s = moment.timeouts.hang_s
-        return changes.end(state, mute, hangs.why_hung(state, mute, hang_s), moment)
+        return changes.end(state, mute, worker_activity.why_hung(state, mute, hang_s), moment)
     new, failures = group.outsiders(state), state.trouble.failures + 1
     present = frozenset(group.members(state))
-    cut = links.left_out(group.members(state), state.trouble.links, present - new)
+    cut = left_out(group.members(state), state.trouble.links, present - new)
     is_hopeless = failures >= MAX_FAILURES
     is_blamed = state.phase is Phase.REFORMING and (is_hopeless or new != present)
     blamed = (group.unable_joiners(state) or new) if is_blamed else NOBODY
     reason = "the generation it was to enter kept breaking"
     if cut and failures > 1:
-        blamed, reason = cut, links.no_link_between(cut, state.trouble.links)
+        blamed, reason = cut, no_link_between(cut, state.trouble.links)
     if blamed and state.trouble.unsure:
         return replace(
             state,
@@ -111,3 +110,37 @@ def links_cut(state: Membership, names: frozenset[ReplicaId]) -> Membership:
     """Return the state that forgets its links, but for those by which these are left out."""
     cut = frozenset(link for link in state.trouble.links if names & set(link))
     return replace(state, trouble=replace(state.trouble, links=frozenset(), cut=cut))
+
+
+# --- links that are broken (R19) ----------------------------------------------------
+
+
+def links_added(
+    links: frozenset[Link], sender: ReplicaId, unreached: Iterable[ReplicaId]
+) -> frozenset[Link]:
+    """Return the links with those that a member has found broken."""
+    return links | {(min(sender, other), max(sender, other)) for other in unreached}
+
+
+def left_out(
+    names: Sequence[ReplicaId], links: Collection[Link], holders: Collection[ReplicaId]
+) -> frozenset[ReplicaId]:
+    """Return whom to leave out so that all others reach each other.
+
+    Whoever has most broken links goes first, among equals the last in order; that leaves the larger
+    part of two.  One of those that hold the state stays in any case.
+    """
+    there = list(names)
+    while broken := [link for link in links if set(link) <= set(there)]:
+        holding = [name for name in there if name in holders]
+        count = Counter(name for link in broken for name in link)
+        free = [name for name in there if count[name] and holding != [name]]
+        there.remove(max(free, key=lambda name: (count[name], there.index(name))))
+    return frozenset(names) - frozenset(there)
+
+
+def no_link_between(cut: Collection[ReplicaId], links: Collection[Link]) -> str:
+    """Say why these are left out."""
+    ends = {end for link in links if set(link) & set(cut) for end in link} - set(cut)
+    others = ", ".join(sorted(ends)) or "each other"
+    return f"no connection between {', '.join(sorted(cut))} and {others} could be made"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.membership import blame, changes, hangs
+from pliant.core.membership import changes
 from pliant.core.membership import state as group
+from pliant.core.membership.failure import blame, worker_activity
 from pliant.core.membership.state import NEVER, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
@@ -47,7 +48,7 @@ def woken(state: Membership, moment: Moment) -> Membership:
 def next_deadline_s(state: Membership) -> float:
     """Return when ``tick`` will next have something to do, if nothing else happens."""
     silent_at_s = group.found_silent_at_s(state)
-    stuck_s = min(hangs.stuck(state).values(), default=NEVER)
+    stuck_s = min(worker_activity.stuck(state).values(), default=NEVER)
     decided_s = NOW if blame.is_decided(state) else NEVER
     return min(
         state.wait.deadline_s,
@@ -77,7 +78,7 @@ def tick(state: Membership, moment: Moment) -> Outcome:
         return blame.still_broken(state, moment)
     if state.wait.hung_at_s <= now_s:
         return _look_for_hung(state, moment)
-    if stuck := frozenset(r for r, at_s in hangs.stuck(state).items() if at_s <= now_s):
+    if stuck := frozenset(r for r, at_s in worker_activity.stuck(state).items() if at_s <= now_s):
         return _end_stuck(state, stuck, moment)
     if state.wait.deadline_s > now_s:
         return state, ()
@@ -96,12 +97,12 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     state = replace(state, wait=replace(state.wait, hung_at_s=began_s + moment.timeouts.hang_s))
     if busy_until_s > moment.now_s:
         return state, ()
-    hung = hangs.awaited(state)
+    hung = worker_activity.awaited(state)
     if not hung:
-        if not hangs.is_waiting(state) or group.is_finished(state):
+        if not worker_activity.is_waiting(state) or group.is_finished(state):
             return state, ()
         return changes.reform(state, moment, cause="all wait")
-    reason = hangs.why_hung(state, hung, moment.timeouts.hang_s)
+    reason = worker_activity.why_hung(state, hung, moment.timeouts.hang_s)
     return changes.end(state, hung, reason, moment)
 
 
@@ -117,8 +118,8 @@ def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -
             later_s = pulses[name].busy_until_s + hang_s
             later = replace(pulses[name], hung_at_s=later_s)
             return replace(state, pulses=pulses.put(name, later)), ()
-    ended = hangs.stuck_alike(state, stuck)
-    return changes.end(state, ended, hangs.why_hung(state, ended, hang_s), moment)
+    ended = worker_activity.stuck_alike(state, stuck)
+    return changes.end(state, ended, worker_activity.why_hung(state, ended, hang_s), moment)
 
 
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
