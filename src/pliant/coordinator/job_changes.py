@@ -6,8 +6,8 @@ Owns these records of the log.  Decides nothing.
 from __future__ import annotations
 
 from pliant.core.job.apart import pauses
-from pliant.core.job.slowness import times
 from pliant.core.job.state import Job
+from pliant.core.job.stragglers import slow_times
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Register
 from pliant.observe.log import EventLog
@@ -29,8 +29,8 @@ def write_changes(log: EventLog, before: Job, after: Job, *, now_s: float) -> No
         log.write("nodes_silent", nodes=sorted(after.nodes.silent), heard=sorted(heard))
     if after.stragglers.slow is before.stragglers.slow:
         return
-    slow = times(after.stragglers.slow, now_s)
-    if [one[:2] for one in slow] != [one[:2] for one in times(before.stragglers.slow, now_s)]:
+    slow = slow_times(after.stragglers.slow, now_s)
+    if [one[:2] for one in slow] != [one[:2] for one in slow_times(before.stragglers.slow, now_s)]:
         log.write("replicas_slow", replicas=slow)
 
 

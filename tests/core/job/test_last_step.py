@@ -8,8 +8,8 @@ import pytest
 
 from pliant.core.events import Finished
 from pliant.core.job.controller import next_deadline_s
-from pliant.core.job.last_step import hear_finished, hear_lacking, is_done, is_lacking
-from pliant.core.job.state import Job, JobSettings, Stage
+from pliant.core.job.lifecycle import hear_finished, hear_lacking
+from pliant.core.job.state import Job, JobSettings, Stage, is_done, is_lacking
 from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase

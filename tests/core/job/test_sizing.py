@@ -9,9 +9,8 @@ import pytest
 from pliant.core.events import NodeJoined, PolicySet, Prepared, Registered, Scaled, Spare
 from pliant.core.job import controller
 from pliant.core.job.apart import found
-from pliant.core.job.node_devices import free_devices
 from pliant.core.job.sizing import view
-from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState
+from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState, free_devices
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.table import Table

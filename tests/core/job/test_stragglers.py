@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.events import Progressed
-from pliant.core.job.slowness import Slow
-from pliant.core.job.state import Job, JobSettings, Stage
-from pliant.core.job.stragglers import AGAIN_S, hear_slowness, look_at_slow
+from pliant.core.job.state import Job, JobSettings, Slow, Slowness, Stage
+from pliant.core.job.stragglers import (
+    AGAIN_S,
+    hear_slowness,
+    look_at_slow,
+    slow_among,
+    slow_times,
+    with_slowness,
+    with_told,
+)
 from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.state import Membership
 from pliant.core.policy.decide import Policy
@@ -55,3 +62,33 @@ def test_one_that_does_not_train_any_more_is_forgotten() -> None:
     look_at_slow(tx)
 
     assert dict(tx.job.stragglers.slow) == {}
+
+
+R1, R2 = ReplicaId("r1"), ReplicaId("r2")
+NOTHING: Slowness = Table()
+
+
+def test_it_is_slow_since_it_said_so_first() -> None:
+    known = with_slowness(with_slowness(NOTHING, R1, 20, 10.0), R1, 30, 50.0)
+
+    assert (known[R1].tenths, known[R1].since_s) == (30, 10.0)
+    assert with_slowness(known, R1, 30, 60.0) is known
+    assert with_slowness(known, R1, 0, 70.0) == with_slowness(NOTHING, R2, 0, 70.0) == NOTHING
+
+
+def test_people_hear_of_it_once_it_lasts() -> None:
+    known = with_slowness(with_slowness(NOTHING, R1, 20, 10.0), R2, 35, 40.0)
+
+    early, nobody = with_told(known, 60.0, 60.0)
+    later, who = with_told(known, 70.0, 60.0)
+
+    assert (early, nobody) == (known, [])
+    assert who == [R1]
+    assert with_told(later, 71.0, 60.0) == (later, [])
+    assert slow_times(known, 70.0) == []
+    assert slow_times(later, 70.0) == [(R1, 2.0, 60.0)]
+
+
+def test_the_gone_are_forgotten() -> None:
+    known = with_slowness(with_slowness(NOTHING, R1, 20, 10.0), R2, 35, 40.0)
+    assert set(slow_among(known, {R2})) == {R2}

@@ -34,9 +34,17 @@ from pliant.core.job import (
     requests,
     sizing,
 )
-from pliant.core.job.last_step import is_done
 from pliant.core.job.recording import record, record_to_write, remembered
-from pliant.core.job.state import History, Job, JobSettings, Ready, Stage, company, is_durable
+from pliant.core.job.state import (
+    History,
+    Job,
+    JobSettings,
+    Ready,
+    Stage,
+    company,
+    is_done,
+    is_durable,
+)
 from pliant.core.job.transaction import Transaction, draft_of, frozen
 from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes

@@ -19,7 +19,6 @@ from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import (
     apart,
     aside,
-    last_step,
     lifecycle,
     node_loss,
     registration,
@@ -67,8 +66,8 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
     if isinstance(event, events.PublishAsked):
         _on_publish_asked(tx, event)
     if isinstance(event, events.Finished):
-        last_step.hear_finished(tx, event)
-        last_step.hear_lacking(tx, event)
+        lifecycle.hear_finished(tx, event)
+        lifecycle.hear_lacking(tx, event)
     if replica is None or replica.is_lost:
         tx.must_advance = False
         if not isinstance(event, events.Progressed | events.Busy | events.PublishAsked):

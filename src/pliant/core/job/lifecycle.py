@@ -11,19 +11,19 @@ from dataclasses import replace
 from pliant.core.commands import EndJob, EndReplica, Release, Stop
 from pliant.core.counts import counted
 from pliant.core.durability import nothing_to_do
-from pliant.core.events import Exited, ExitKind
+from pliant.core.events import Exited, ExitKind, Finished, Registered
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import replicas, restoring
-from pliant.core.job.last_step import is_lacking
-from pliant.core.job.node_devices import free_devices
 from pliant.core.job.state import (
     Job,
     ReplicaState,
     Stage,
     age,
+    free_devices,
     is_durable,
     is_held,
     is_kept,
+    is_lacking,
 )
 from pliant.core.job.transaction import Transaction, charge, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
@@ -350,6 +350,26 @@ def look_anew(tx: Transaction) -> None:
     """Have those who wait look which checkpoints there are now."""
     tx.job.checkpoints, commands = restoring.look_anew(tx.job)
     tx.commands.extend(commands)
+
+
+def hear_finished(tx: Transaction, event: Finished | Registered) -> None:
+    """Take note that the last step is done, whoever says it, also one that is lost or released.
+
+    All had voted for that step, so whoever is left has it or its result.
+    """
+    last = (event.lineage, event.committed)
+    if event.lineage == tx.job.membership.lineage and last != tx.job.ending.last_step:
+        by_s = tx.now_s + tx.moment.timeouts.step_s
+        tx.job.ending = replace(tx.job.ending, last_step=last, last_step_by_s=by_s)
+
+
+def hear_lacking(tx: Transaction, event: Finished) -> None:
+    """Take note whether what the leader alone does after the last step was another one's to do."""
+    before = tx.job.ending.lacking
+    tail, end = event.lacks_tail, event.lacks_end
+    if before is not None and before[0] == event.committed:
+        tail, end = tail and before[1], end and before[2]
+    tx.job.ending = replace(tx.job.ending, lacking=(event.committed, tail, end))
 
 
 # --- the end -------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from pliant.core.counts import counted
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import apart, lifecycle, replicas
-from pliant.core.job.node_devices import free_devices, heard_devices
 from pliant.core.job.state import (
     Job,
     Replica,
     ReplicaState,
     Stage,
+    free_devices,
+    heard_devices,
     is_durable,
     is_kept,
     spares,

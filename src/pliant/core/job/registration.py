@@ -41,16 +41,25 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.job import node_loss
-from pliant.core.job.last_step import hear_finished, is_done
 from pliant.core.job.lifecycle import (
     begin_stop,
     go_on_ending,
+    hear_finished,
     leave_after_the_end,
     lose_after_the_end,
     stop_at_once,
 )
 from pliant.core.job.replicas import accept_membership, end
-from pliant.core.job.state import Job, Registration, Replica, ReplicaState, Stage, age, spares
+from pliant.core.job.state import (
+    Job,
+    Registration,
+    Replica,
+    ReplicaState,
+    Stage,
+    age,
+    is_done,
+    spares,
+)
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin

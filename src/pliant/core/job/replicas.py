@@ -21,13 +21,13 @@ from pliant.core.commands import (
 )
 from pliant.core.events import ExitKind
 from pliant.core.job import apart
-from pliant.core.job.node_devices import free_devices
 from pliant.core.job.state import (
     Replica,
     ReplicaState,
     Stage,
     age,
     company,
+    free_devices,
     is_member,
     live,
     trainers,

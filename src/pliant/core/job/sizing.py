@@ -15,8 +15,6 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import apart, aside, lifecycle, replicas, restoring
-from pliant.core.job.last_step import is_done
-from pliant.core.job.node_devices import free_devices, heard_devices
 from pliant.core.job.state import (
     Job,
     JobSettings,
@@ -24,6 +22,9 @@ from pliant.core.job.state import (
     Stage,
     age,
     company,
+    free_devices,
+    heard_devices,
+    is_done,
     is_doubtful,
     is_durable,
     is_kept,

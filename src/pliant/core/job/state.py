@@ -14,9 +14,9 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
 from pliant.core.job.apart import Apartness
 from pliant.core.job.aside import AsideNodes
-from pliant.core.job.slowness import Slowness
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Timeouts
+from pliant.core.membership.transitions import Phase
 from pliant.core.placement import PlacementRule
 from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import Decision, Policy
@@ -179,6 +179,22 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """What is remembered of one that is slow."""
+
+    tenths: int
+    """How many times as long it takes as the others, in tenths."""
+
+    since_s: float
+
+    is_told: bool = False
+    """It has been slow for so long that people hear of it."""
+
+
+Slowness = Table[ReplicaId, Slow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
     """The nodes of a job, and on which of them nothing is started now."""
 
@@ -285,7 +301,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the job stops and ends (``lifecycle``, ``last_step``)."""
+    """How the job stops and ends (``lifecycle``)."""
 
     stop: StopKind | None = None
     """As in ``Register``."""
@@ -500,3 +516,41 @@ def is_held(job: Job) -> bool:
 def age(name: ReplicaId) -> int:
     """Return when it was named: the higher the newer."""
     return int(name[1:])
+
+
+def heard_devices(job: Job) -> int:
+    """Return how many devices there are on nodes that are not silent."""
+    return sum(count for node, count in job.nodes.devices.items() if node not in job.nodes.silent)
+
+
+def free_devices(job: Job) -> dict[NodeId, int]:
+    """Return the nodes that have devices no process is on, with how many."""
+    unused = job.nodes.leaving | job.nodes.silent
+    free = {node: count for node, count in job.nodes.devices.items() if node not in unused}
+    for replica in job.replicas.values():
+        if replica.node in free:
+            free[replica.node] -= 1
+    return {node: count for node, count in free.items() if count > 0}
+
+
+def is_lacking(job: Job) -> bool:
+    """Whether the leader was lost at what it alone does, and nobody who is left has done it."""
+    count = job.membership.committed
+    return job.ending.lacking in ((count, True, True), (count, True, False), (count, False, True))
+
+
+def is_done(job: Job, now_s: float) -> bool:
+    """Whether a replica that is started now would find nothing to do.
+
+    Not once a new history has begun or must begin, or somebody went on; and not for longer than a
+    step may take: what ends one script need not end those that are left.
+    """
+    membership = job.membership
+    if (
+        job.ending.last_step is None
+        or membership.phase is Phase.LOST
+        or now_s >= job.ending.last_step_by_s
+    ):
+        return False
+    lineage, count = job.ending.last_step
+    return lineage == membership.lineage and membership.committed <= count

@@ -6,11 +6,12 @@ replica leaves: it goes as any other that is sent away, so its state has other h
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from pliant.core.events import Progressed
-from pliant.core.job import replicas, slowness
-from pliant.core.job.state import Job, ReplicaState, Stage, spares, trainers
+from pliant.core.job import replicas
+from pliant.core.job.state import Job, ReplicaState, Slow, Slowness, Stage, spares, trainers
 from pliant.core.job.transaction import Transaction
 from pliant.core.membership.state import NEVER
 from pliant.core.values import ReplicaId
@@ -23,7 +24,7 @@ AGAIN_S = 30.0
 
 def hear_slowness(tx: Transaction, event: Progressed) -> None:
     """Take note of what a replica says of itself in a sign of life."""
-    known = slowness.heard(tx.job.stragglers.slow, event.replica, event.slow, tx.now_s)
+    known = with_slowness(tx.job.stragglers.slow, event.replica, event.slow, tx.now_s)
     if known is not tx.job.stragglers.slow:
         tx.job.stragglers = replace(tx.job.stragglers, slow=known)
         _look_again(tx)
@@ -34,8 +35,8 @@ def look_at_slow(tx: Transaction) -> None:
     job = tx.job
     if not job.stragglers.slow or job.stage is not Stage.RUNNING:
         return
-    known = slowness.among(job.stragglers.slow, trainers(job))
-    known, new = slowness.told(known, tx.now_s, tx.settings.slow_s)
+    known = slow_among(job.stragglers.slow, trainers(job))
+    known, new = with_told(known, tx.now_s, tx.settings.slow_s)
     for name in new:
         tx.notes.append(_what(known, name, tx.now_s))
     tx.job.stragglers = replace(job.stragglers, slow=known)
@@ -81,9 +82,43 @@ def _recent(job: Job, now_s: float) -> tuple[float, ...]:
     return tuple(at_s for at_s in job.stragglers.replaced if at_s > now_s - HOUR_S)
 
 
-def _what(known: slowness.Slowness, name: ReplicaId, now_s: float) -> str:
+def _what(known: Slowness, name: ReplicaId, now_s: float) -> str:
     slow = known[name]
     return (
         f"{name} has taken {slow.tenths / 10:g} times as long for a micro-batch as the others for "
         f"{now_s - slow.since_s:.0f} s"
     )
+
+
+def with_slowness(known: Slowness, name: ReplicaId, tenths: int, now_s: float) -> Slowness:
+    """Return the memory once a replica has said how slow it is; 0: not markedly."""
+    before = known.get(name)
+    if not tenths:
+        return known if before is None else known.drop(name)
+    if before is None:
+        return known.put(name, Slow(tenths=tenths, since_s=now_s))
+    return known if before.tenths == tenths else known.put(name, replace(before, tenths=tenths))
+
+
+def slow_among(known: Slowness, present: Container[ReplicaId]) -> Slowness:
+    """Return the memory without those that are gone."""
+    return known.drop(*(name for name in known if name not in present))
+
+
+def with_told(known: Slowness, now_s: float, after_s: float) -> tuple[Slowness, list[ReplicaId]]:
+    """Return the memory in which all are told that are slow for so long, and who is new of them."""
+    new = [
+        name for name, slow in known.items() if not slow.is_told and slow.since_s + after_s <= now_s
+    ]
+    for name in new:
+        known = known.put(name, replace(known[name], is_told=True))
+    return known, new
+
+
+def slow_times(known: Slowness, now_s: float) -> list[tuple[ReplicaId, float, float]]:
+    """Return of whom people hear: who, how many times as long, and for how many seconds so far."""
+    return [
+        (name, slow.tenths / 10, now_s - slow.since_s)
+        for name, slow in sorted(known.items())
+        if slow.is_told
+    ]

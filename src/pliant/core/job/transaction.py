@@ -11,7 +11,6 @@ from operator import attrgetter
 
 from pliant.core.commands import Command, Reform
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
-from pliant.core.job.node_devices import heard_devices
 from pliant.core.job.state import (
     Budget,
     Checkpoints,
@@ -30,6 +29,7 @@ from pliant.core.job.state import (
     Stage,
     Start,
     Stragglers,
+    heard_devices,
 )
 from pliant.core.job.transitions import ReplicaCause, StageCause, replicas_after, stage_after
 from pliant.core.membership.state import Membership, Moment

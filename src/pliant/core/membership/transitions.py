@@ -1,7 +1,7 @@
 """The states of a membership and of a member, and what may follow each of them.
 
 Owns the two tables, as data; ``docs/states.md`` shows them.  ``state.moved`` follows the one,
-``member_value.became`` the other.
+``member.became`` the other.
 
 What a worker says is heard in a phase whose row names it; it is stale in any other.  Hearing
 changes no phase by itself: what does is what the core concludes, in words of its own.
@@ -120,7 +120,7 @@ PHASES = Machine(
 
 
 class MemberState(StrEnum):
-    """What a member is in the middle of, as ``member_value.state_of`` reads it off its fields."""
+    """What a member is in the middle of, as ``member.state_of`` reads it off its fields."""
 
     SPARE = "spare"
     """In no generation; waits to join one."""
