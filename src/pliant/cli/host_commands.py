@@ -1,8 +1,7 @@
 """``pliant doctor``, ``certs make``: can this host take part in a job?  And its certificates.
 
-Owns argv, what is asked of whom, and how the findings are shown.  What is enough is for
-``core.host_checks`` to say, how a thing is found out for ``machine.host_look``, and how certificates
-are made for ``machine.own_ca``.
+Owns argv, what is asked of whom, and how the findings are shown.  ``core.host_checks`` says what is
+enough, ``machine.host_look`` how a thing is found out, ``machine.own_ca`` how certificates are made.
 """
 
 from __future__ import annotations
