@@ -1,7 +1,7 @@
 """``pliant doctor``, ``certs make``: can this host take part in a job?  And its certificates.
 
 Owns argv, what is asked of whom, and how the findings are shown.  ``core.host_checks`` says what is
-enough, ``machine.host_look`` how a thing is found out, ``machine.own_ca`` how certificates are made.
+enough, ``machine.host_look`` how a thing is found out, ``machine.own_ca`` how certificates come.
 """
 
 from __future__ import annotations

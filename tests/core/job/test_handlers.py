@@ -193,7 +193,11 @@ def test_who_differs_before_the_first_step_is_refused_once_and_the_others_begin(
     ):
         job, ready = controller.step(job, event, now_s=1.0, settings=settings)
 
-    assert (job.budget.losses, set(job.nodes.held), list(job.replicas)) == ((), {"n1"}, ["r1", "r2"])
+    assert (job.budget.losses, set(job.nodes.held), list(job.replicas)) == (
+        (),
+        {"n1"},
+        ["r1", "r2"],
+    )
     assert any(isinstance(one, Reform | Prepare) for one in ready.commands)
     answers: list[Event] = [
         Prepared(replica=ReplicaId("r1"), generation=Generation(1)),
