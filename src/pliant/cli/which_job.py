@@ -146,11 +146,13 @@ def _place(
         raise ConfigError(f"--join {join} needs --token-file FILE, with the job's token in it")
     tls = tls_files(tls_ca, tls_certificate, tls_key)
     place = _place_that_answers(places_now(join), tls)
-    return _elsewhere(place, tls, read_token(token_file))
+    return _elsewhere(place, tls, token_file)
 
 
-def _elsewhere(place: str, tls: TlsFiles | None, token: str = "") -> Handle:
-    return Handle(name=place, url=rest_url(place, tls), secret=token, tls=tls)
+def _elsewhere(place: str, tls: TlsFiles | None, token_file: Path | None = None) -> Handle:
+    url = rest_url(place, tls)  # what is wrong with the place is said first
+    token = "" if token_file is None else read_token(token_file)
+    return Handle(name=place, url=url, secret=token, tls=tls)
 
 
 def _place_that_answers(places: list[str], tls: TlsFiles | None) -> str:
