@@ -140,3 +140,28 @@ def test_a_leader_that_dies_in_its_tail_is_told_with_the_step(
         "may be missing"
     )
     assert told == [sentence] * is_in_tail
+
+
+@pytest.mark.parametrize(("replicas", "is_killed"), [(2, True), (1, True), (2, False)])
+def test_a_leader_that_is_killed_with_a_file_open_is_told(
+    tmp_path: Path, replicas: int, is_killed: bool
+) -> None:
+    script = written(tmp_path, 'log = open("rows.csv", "a")')
+    text = script.read_text().replace("        while ", "        session.leader\n        while ")
+    kept = 'dataset=data, checkpoint=pliant.Checkpoint("kept", every="1steps"),'
+    script.write_text(text.replace("dataset=data,", kept))
+    with running(tmp_path, script, replicas=replicas, warm=True, cwd=tmp_path) as job:
+        job.wait_for_steps(3)
+        if is_killed:
+            os.kill(job.pid_of("r1"), signal.SIGKILL)
+        else:
+            with job.client() as client:
+                client.post("/v1/replicas/r1/drain").raise_for_status()
+        let_end(job)
+
+    told = [str(one["text"]) for one in job.records("note") if one.get("lasting")]
+    sentence = (
+        "r1, which led, was lost: what it had not flushed to rows.csv is missing; "
+        "session.open_log(path) keeps every row"
+    )
+    assert told == [sentence] * is_killed

@@ -11,6 +11,7 @@ destroys nothing of the run's.  Must not know what is in the files.
 A record lies in the directory of the run, one for each process that runs the job on a host:
 
     inputs/<host>-<process>/  texts/  reads.0.json  reads.1.json  written.jsonl  trains/<worker>
+                                left_open.<worker>
 
 A resume is another process, and begins a record of its own.
 
@@ -23,6 +24,7 @@ themselves (torch's are), and what was read by the time that this began.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
@@ -80,8 +82,14 @@ WRITTEN = "written.jsonl"
 TRAINS = "trains"
 """Directory: a file for each worker that has trained, locked while it lives."""
 
+LEFT_OPEN = "left_open"
+"""Begins the name of a file: what a worker had open for writing when it had trained a step."""
+
 NOBODY = ""
 """Who has written what nobody of the run may destroy, in place of a worker's name: checkpoints."""
+
+_LED = b" "
+"""In the file of a worker that has trained: it has led a step, whose tail is done."""
 
 _EVENTS = frozenset({"open", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
 _WRITES = os.O_WRONLY | os.O_RDWR
@@ -170,23 +178,50 @@ class FileRecord:
     def on_commit(self) -> None:
         """A step was committed here: who comes from now on must leave alone what was written."""
         if self._lock < 0:
+            self.tell_left_open()
             with suppress(OSError), self.paused():
                 directory = self._place / TRAINS
                 make_private_directory(directory)
                 self._lock = os.open(directory / self._worker, os.O_RDWR | os.O_CREAT, PRIVATE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
+                self._note_open()
 
     def on_lead(self, step: int | None) -> None:
         """Say that the tail of ``step`` is this replica's to lead, and under way; None: done."""
         with suppress(OSError):
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, ("" if step is None else str(step)).encode(), 0)
+            os.pwrite(self._lock, _LED if step is None else str(step).encode(), 0)
 
     def unfinished_tail(self, replica: str) -> str:
         """Return the step in whose tail a leader on this host has died; empty: it did not."""
         with suppress(OSError), self.paused():
-            return (self._place / TRAINS / f"{replica}.0").read_text()
+            return (self._place / TRAINS / f"{replica}.0").read_text().strip()
         return ""
+
+    def tell_left_open(self) -> None:
+        """Tell, once, what a leader of this host had open for writing that was killed."""
+        with suppress(OSError, ValueError), self.paused():
+            for left in self._place.glob(f"{LEFT_OPEN}.*"):
+                worker = left.name.removeprefix(f"{LEFT_OPEN}.")
+                trained = self._place / TRAINS / worker
+                if _is_locked(trained) or not trained.stat().st_size:
+                    continue
+                paths = json.loads(left.read_text())[:MAX_NAMED]
+                left.unlink()  # who removes it tells it
+                names = " and ".join(map(script_files.shown, paths))
+                self._noted(
+                    f"{worker.partition('.')[0]}, which led, was lost: what it had not flushed to "
+                    f"{names} is missing; session.open_log(path) keeps every row"
+                )
+
+    def _note_open(self) -> None:
+        """Keep which of the files that were opened for writing still are."""
+        mine, links = {path for path, _ in self._wrote}, Path("/proc/self/fd").iterdir()
+        still = sorted(mine & {str(link.readlink()) for link in links if link.is_symlink()})
+        if still:
+            path = self._place / f"{LEFT_OPEN}.{self._worker}"
+            make_once(path, json.dumps(still).encode(), mode=PRIVATE)
+            atexit.register(path.unlink, missing_ok=True)  # Python flushes them
 
     def leave_out(self, directory: str) -> None:
         """Note nothing of a directory but that it is the run's: checkpoints."""
@@ -321,11 +356,8 @@ class FileRecord:
         for path in (self._place / TRAINS).glob("*"):
             if path.name == self._worker:
                 continue
-            with suppress(OSError), path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+            if _is_locked(path):
+                return True
         return False
 
     def _goes_on(self) -> bool:
@@ -468,6 +500,16 @@ def _audit_torch() -> None:
 def differing(mine: Mapping[str, Word], theirs: Mapping[str, Word]) -> list[str]:
     """Return the files of both that have other content."""
     return [path for path, word in mine.items() if path in theirs and _differ(word, theirs[path])]
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process that lives holds the lock of a file."""
+    with suppress(OSError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _differ(mine: Word, theirs: Word) -> bool:

@@ -319,12 +319,16 @@ class ElasticMembership:
         """Name the tail in which a leader has died that is not in ``order`` any more."""
         record, formed = files.here(), self._slots.formed
         leader = formed.order.replicas[0] if record and formed else order.replicas[0]
-        if record and leader not in order.replicas and (step := record.unfinished_tail(leader)):
+        if not record or leader in order.replicas:
+            return
+        if step := record.unfinished_tail(leader):
             text = (
                 f"{leader} was lost in the tail of step {step}, which it led: what the leader "
                 "alone was to write there may be missing"
             )
             self._context.link.send(Noted(replica=order.replicas[0], text=text, lasting=True))
+        elif self.member.reform is not None:
+            record.tell_left_open()
 
     def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:
         """Say under what a step is recorded that is committed after its generation broke."""

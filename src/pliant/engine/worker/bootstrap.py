@@ -441,8 +441,8 @@ def _keep_record(assignment: Assignment, link: Link) -> Path:
     work, kept = assignment.work, files.of_life(assignment)
 
     def noted(text: str) -> None:
-        said = Noted(replica=assignment.replica, text=text, worker=assignment.worker)
-        link.send(said, urgent=False)
+        who = assignment.replica, assignment.worker
+        link.send(Noted(replica=who[0], text=text, worker=who[1], lasting=True), urgent=False)
 
     files.begin(
         files.FileRecord(
