@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made from what tests prove.
+"""Write the pages of docs/ that are made from the source and from what tests prove.
 
 python -m tools.make_pages
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli import captures
-from tests.features import catalogue, refusals, several_workers
+from tests.features import catalogue, several_workers, topics
 from tests.features.feature import Feature
 
 from pliant.core.job.transitions import REPLICAS, STAGES
@@ -48,19 +48,6 @@ What nobody can see from outside is in [assumptions](assumptions.md).
 
 COLUMNS = ("what", "result", "several workers", "note")
 
-REFUSALS = """\
-# What is refused
-
-Made by `python -m tools.make_pages` from `tests/features/refusals.py` and `refusals_elsewhere.py`;
-change those. `tests/features/test_refusals.py` reproduces each sentence, or names the test that
-does, and finds what is refused anywhere and is missing here.
-
-Under `pliant run` a script that is refused ends the job with exit code 2 and this sentence, with
-the line of the script behind it; under `python` the script says the same and ends with the same
-code, unless it catches the `ConfigError` or `UsageError` that it is. A command that is refused ends
-with exit code 2, too. Names and numbers are those of the examples.
-"""
-
 STATES = """\
 # States, and what may follow them
 
@@ -95,22 +82,8 @@ def features_page() -> str:
     parts = [FEATURES]
     for group, features in catalogue.GROUPS.items():
         rows = [row_of(feature) for feature in features]
-        rows += [
-            (row.feature[1], "refused", "", row.instead)
-            for table in refusals.TABLES.values()
-            for row in table
-            if row.feature is not None and row.feature[0] == group
-        ]
+        rows += [(name, "refused", "", do) for name, do in catalogue.refused_of(group)]
         parts.append(f"## {group.capitalize()}\n\n{table_of(COLUMNS, rows)}")
-    return "\n".join(parts)
-
-
-def refusals_page() -> str:
-    """Return the page of refusals."""
-    parts = [REFUSALS]
-    for title, table in refusals.TABLES.items():
-        rows = [(quoted(row.sentence), row.when, row.instead) for row in table]
-        parts.append(f"## {title}\n\n{table_of(('sentence', 'when', 'instead'), rows)}")
     return "\n".join(parts)
 
 
@@ -171,12 +144,6 @@ def row_of(feature: Feature) -> tuple[str, ...]:
     return feature.name, feature.result, several_workers.mark_of(feature.name), "; ".join(notes)
 
 
-def quoted(sentence: str) -> str:
-    """Return a sentence as code, which Markdown leaves alone."""
-    marks = "``" if "`" in sentence else "`"
-    return f"{marks}{sentence}{marks}"
-
-
 def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
@@ -186,7 +153,7 @@ def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 PAGES = {
     "docs/features.md": features_page,
-    "docs/refusals.md": refusals_page,
+    "docs/refusals.md": topics.page,
     "docs/states.md": states_page,
     "docs/screens.md": captures.page,
 }

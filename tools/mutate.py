@@ -369,21 +369,23 @@ class Copy:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             errors="replace",  # a test may print anything
             start_new_session=True,
         ) as running:
             try:
                 said, _ = running.communicate(timeout=max(limit_s, 1.0))
-            except subprocess.TimeoutExpired:
-                return _ended(running)
+            except BaseException as error:
+                _end(running)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    return TIMED_OUT
+                raise
         if running.returncode in (0, 5):  # 5: none of them is in the tier
             return None
         found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
         return found.group(1) if found else tests[0]
 
 
-def _ended(running: subprocess.Popen[str]) -> str:
+def _end(running: subprocess.Popen[str]) -> None:
     """End tests that take too long; they have some seconds to end what they started."""
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGTERM)
@@ -391,7 +393,6 @@ def _ended(running: subprocess.Popen[str]) -> str:
             running.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
-    return TIMED_OUT
 
 
 def _batches(tests: list[str]) -> Iterator[list[str]]:
@@ -431,7 +432,7 @@ def main() -> int:
                 print(f"{place} {what} ({len(tests)} test files)")
                 continue
             began = time.monotonic()
-            text = mutation.applied((ROOT / path).read_bytes())
+            text = mutation.applied((copy.root / path).read_bytes())
             verdict = arguments.all_but.get(mutation.key)
             verdict = verdict or copy.noticed(path, text, tests, arguments.limit)
             verdicts.append(verdict)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tests.features import data, loops, methods, optimizers, precision, structure
 from tests.features.feature import Feature
+from tests.features.refusal import Listed
+from tests.features.refused_scripts import SCRIPTS
 
 GROUPS: dict[str, list[Feature]] = {
     "optimizers and schedulers": optimizers.FEATURES,
@@ -43,3 +47,17 @@ JOBS = _jobs()
 def named(name: str) -> Feature:
     """Return the feature of this name."""
     return next(one for features in GROUPS.values() for one in features if one.name == name)
+
+
+REFUSED_TOGETHER = [
+    Listed(None, "loops", "break from the outer loop on one replica", "`step.stop()`"),
+    Listed(None, "structure", "context parallelism inside a replica", "`shard`, `tp` and `pp`"),
+]
+"""What several processes show: ``test_elastic_session.py`` and ``test_device_mesh.py``."""
+
+
+def refused_of(group: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of what a group does not have, and what to do instead."""
+    for row in (*SCRIPTS.values(), *REFUSED_TOGETHER):
+        if isinstance(row, Listed) and row.group == group:
+            yield row.name, row.instead

@@ -16,21 +16,16 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src/pliant"
 
-KINDS = {
-    "ClaimReleasedError",
-    "CodecError",
-    "ConfigError",
-    "ForbiddenError",
-    "LeaseHeldError",
-    "RefusedError",
-    "ReleasedError",
-    "UsageError",
-    "impossible",
-}
-"""What people or their claims are refused with."""
+KINDS = {"ConfigError", "ForbiddenError", "RefusedError", "UsageError", "impossible"}
+"""What people or their claims are refused with; kinds of these as well."""
 
-ANYTHING = "\0"
-"""Stands for what is not known before it is said."""
+TOLD = ("engine/worker/other_scripts.py", "engine/worker/script_errors.py")
+"""Modules that end a script with a sentence which nobody raises."""
+
+ANYTHING = "\0\0"
+"""Stands for what is not known before it is said; its name may be between the two."""
+
+_PLACE = re.compile("\0([^\0]*)\0")
 
 THIN = 7
 """Letters without which what is known says nothing."""
@@ -50,7 +45,12 @@ class Raised:
     """How it looks when it is said."""
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text} / {self.sentence.replace(ANYTHING, '...')}"
+        return f"{self.place}: {self.text} / {self.shown}"
+
+    @property
+    def shown(self) -> str:
+        """It with constants, and the names of what is not known before, such as {path}."""
+        return _PLACE.sub(_shown, self.sentence).strip()
 
     @property
     def is_known(self) -> bool:
@@ -60,7 +60,7 @@ class Raised:
     def is_in(self, said: str) -> bool:
         """Whether it may look like this when it is said."""
         at = 0
-        for part in self.sentence.split(ANYTHING):
+        for part in _PLACE.sub(ANYTHING, self.sentence).split(ANYTHING):
             found = said.find(part, at)
             if found < 0:
                 return False
@@ -68,9 +68,13 @@ class Raised:
         return True
 
 
+def _shown(found: re.Match[str]) -> str:
+    return found[1][1:] if found[1][:1] == "=" else f"{{{found[1]}}}" if found[1] else "..."
+
+
 def is_told_apart(sentence: str) -> bool:
     """Whether enough of a sentence is known."""
-    return len(re.sub(r"\W", "", sentence)) >= THIN
+    return len(re.sub(r"\W", "", _PLACE.sub("", sentence))) >= THIN
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,13 @@ def _assigned(nodes: Iterable[ast.AST], name: str) -> list[ast.expr]:
     return found
 
 
-def raised() -> Iterator[Raised]:
-    """Yield every sentence that people are refused with."""
+@cache
+def raised() -> tuple[Raised, ...]:
+    """Return every sentence that people are refused with."""
+    return tuple(_raised())
+
+
+def _raised() -> Iterator[Raised]:
     for path in sorted(PACKAGE.rglob("*.py")):
         for scope, sentence in _calls(path):
             place, text = f"{path.relative_to(PACKAGE)}:{sentence.lineno}", ast.unparse(sentence)
@@ -130,18 +139,46 @@ def _calls(path: Path) -> Iterator[tuple[Scope, ast.expr]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (sentence := _sentence(node)) is not None:
             yield Scope(path, around.get(id(node), tree)), sentence
+    if path.relative_to(PACKAGE).as_posix() in TOLD:
+        yield from ((Scope(path, tree), sentence) for sentence in _texts(tree))
+
+
+def _texts(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield every long text but docstrings and notes."""
+    for inner in ast.iter_child_nodes(node):
+        match inner:
+            case ast.Expr(value=ast.Constant()):
+                pass
+            case ast.Call(func=ast.Attribute(attr="_noted")):
+                pass
+            case ast.Constant(value=str()) | ast.JoinedStr():
+                if re.search(r"\bthe script\b|; ", ast.unparse(inner)):
+                    yield inner
+            case _:
+                yield from _texts(inner)
 
 
 def _sentence(call: ast.Call) -> ast.expr | None:
     """Return what a call refuses something with; None: it is no refusal."""
     name = ast.unparse(call.func).rpartition(".")[2]
-    if name in KINDS and call.args:
+    if name in _kinds() and call.args:
         return call.args[0]
     if name == "_refusal" and isinstance(call.args[-1], ast.Constant | ast.JoinedStr):
         return call.args[-1]  # the codec's, behind the path of a value
     return next(
         (one.value for one in call.keywords if name == "Refuse" and one.arg == "reason"), None
     )
+
+
+@cache
+def _kinds() -> set[str]:
+    """Return the names of all errors that people are refused with."""
+    trees = [parsed(path) for path in PACKAGE.rglob("*.py")]
+    classes = [one for tree in trees for one in tree.body if isinstance(one, ast.ClassDef)]
+    found = set(KINDS)
+    while more := {c.name for c in classes if found & {ast.unparse(b) for b in c.bases}} - found:
+        found |= more
+    return found
 
 
 @cache
@@ -190,9 +227,7 @@ def _others(node: ast.expr, scope: Scope) -> list[ast.expr]:
 
 
 def _joined(parts: list[ast.expr], scope: Scope, depth: int) -> list[str]:
-    plain = "".join(
-        str(part.value) if isinstance(part, ast.Constant) else ANYTHING for part in parts
-    )
+    plain = "".join(_plain(part, scope) for part in parts)
     if is_told_apart(plain):
         return [plain]
     each = [
@@ -200,6 +235,28 @@ def _joined(parts: list[ast.expr], scope: Scope, depth: int) -> list[str]:
         for part in parts
     ]
     return ["".join(one) for one in itertools.product(*each)]
+
+
+def _plain(part: ast.expr, scope: Scope) -> str:
+    """Return a part of a sentence, or the place of one; constants of modules are known."""
+    if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name):
+        found = scope.values(part.value.id) if part.value.id.isupper() else []
+        if len(found) == 1 and isinstance(found[0], ast.Constant):
+            return "\0=" + str(found[0].value) + "\0"  # a test may have another
+    return str(part.value) if isinstance(part, ast.Constant) else f"\0{_name_of(part)}\0"
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return what people may call a part that is not known before, or nothing."""
+    match node:
+        case ast.FormattedValue(value=inner) | ast.Subscript(value=inner):
+            return _name_of(inner)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.strip("_").lower()
+        case ast.Call(func=ast.Attribute(attr="join"), args=[inner]):
+            return _name_of(inner)
+        case _:
+            return ""
 
 
 def _returned(call: ast.expr, scope: Scope, depth: int) -> list[str]:

@@ -1,32 +1,31 @@
-"""A row of the page of what is refused, and what shows that it is.
+"""What is refused, as the tables of this folder have it.
 
-Owns its form; the rows are in ``refusals`` and the ``refusals_*`` beside it.
+Owns the form of a row; the tables are in ``refused_scripts``, ``refused_commands`` and
+``refused_simulations``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Script = Callable[[], object]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A row of the page."""
+class Listed(NamedTuple):
+    """A script whose refusal the page of features has, too; None: another test has it."""
 
-    sentence: str
-    """The whole sentence, as the example gives it; " ... " stands for more of the same."""
-    when: str
+    script: Script | None
+    group: str
+    name: str
     instead: str
-    script: Script | None = None
-    """What is refused; None where ``proof`` names a test."""
-    command: str = ""
+
+
+class Typed(NamedTuple):
     """What is typed after ``pliant``, beside a ``train.py`` and the job file ``JOB``."""
+
+    command: str
     before: Script | None = None
     """What lies there then, and what runs."""
     replaced: tuple[str, str] = ("", "")
     """What is changed in the job file."""
-    proof: str = ""
-    feature: tuple[str, str] | None = None
-    """Group and name under which the page of features has it too."""

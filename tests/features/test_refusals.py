@@ -1,4 +1,4 @@
-"""Whatever is refused is refused with the sentence that the page shows."""
+"""What is refused is refused with its sentence, and every sentence is on the page."""
 
 from __future__ import annotations
 
@@ -7,45 +7,58 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.features import refusals
-from tests.features.raised import Raised, raised
-from tests.features.refusal import Refusal
+from tests.features import refused_commands, refused_scripts, refused_simulations
+from tests.features.raised import raised
+from tests.features.refusal import Listed, Script, Typed
+from tests.features.topics import TOPICS, topic_of
 
 from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError, UsageError
 from pliant.pool.allocator import RefusedError
 
-ROOT = Path(__file__).resolve().parents[2]
-ALL = [row for table in refusals.TABLES.values() for row in table]
-SCRIPTS = [row for row in ALL if row.script is not None]
-COMMANDS = [row for row in ALL if row.command]
+TRANSCRIPTS = Path(__file__).with_name("refused.txt")
+"""A line that is typed, and one that is said; a simulation finds its files."""
 
 
-@pytest.mark.parametrize("row", SCRIPTS, ids=lambda row: row.sentence[:60])
-def test_a_script_is_refused_with_this_sentence(
-    row: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def transcripts() -> dict[str, Typed]:
+    lines = TRANSCRIPTS.read_text().splitlines()
+    typed = (line.removeprefix("$ pliant ") for line in lines[::2])
+    files = refused_simulations.beside()
+    return {
+        said: Typed(words, before=files if words.startswith("simulate") else None)
+        for words, said in zip(typed, lines[1::2], strict=True)
+    }
+
+
+SCRIPTS = refused_scripts.SCRIPTS | refused_commands.SCRIPTS
+COMMANDS = transcripts() | refused_commands.COMMANDS | refused_simulations.COMMANDS
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert row.script is not None
+
+
+@pytest.mark.parametrize("sentence", SCRIPTS, ids=lambda sentence: sentence[:60])
+def test_a_script_is_refused_with_this_sentence(sentence: str) -> None:
+    row = SCRIPTS[sentence]
+    script: Script | None = row.script if isinstance(row, Listed) else row
+    assert script is not None
 
     with pytest.raises((ConfigError, UsageError, RefusedError)) as caught:
-        row.script()
+        script()
 
-    assert is_said(row, str(caught.value)), str(caught.value)
+    assert is_said(sentence, str(caught.value)), str(caught.value)
 
 
-@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.sentence[:60])
+@pytest.mark.parametrize("sentence", COMMANDS, ids=lambda sentence: sentence[:60])
 def test_a_command_is_refused_with_this_sentence(
-    row: Refusal,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    row = COMMANDS[sentence]
     Path("train.py").touch()
-    Path("job.yaml").write_text(refusals.JOB.replace(*row.replaced))
+    Path("job.yaml").write_text(refused_commands.JOB.replace(*row.replaced))
     if row.before is not None:
         row.before()
 
@@ -53,81 +66,40 @@ def test_a_command_is_refused_with_this_sentence(
 
     said = capsys.readouterr().err
     assert (code, said[:8], said[-1]) == (2, "pliant: ", "\n")
-    assert is_said(row, said[8:-1]), said
+    assert is_said(sentence, said[8:-1]), said
 
 
-def is_said(row: Refusal, sentence: str) -> bool:
-    """Whether this is the sentence of the page."""
-    parts = re.split(r"(?:^| )\.\.\. ", row.sentence)  # what stands for more of the same
-    return re.fullmatch(".* ?".join(map(re.escape, parts)), sentence) is not None
+def is_said(sentence: str, said: str) -> bool:
+    """Whether this is the sentence of a table."""
+    parts = re.split(r"(?:^| )\.\.\. ", sentence)  # what stands for more of the same
+    return re.fullmatch(".* ?".join(map(re.escape, parts)), said) is not None
 
 
-def test_what_is_not_reproduced_here_names_a_test_that_is_there() -> None:
-    for row in ALL:
-        if row.script is None and not row.command:
-            path, _, name = row.proof.partition("::")
-            assert f"def {name}(" in (ROOT / path).read_text(), row.sentence
+def test_every_sentence_has_a_topic_and_every_topic_sentences() -> None:
+    modules = {one.place for one in raised() if one.is_known}
+    places = [place for topic in TOPICS for place in topic.places]
+
+    assert [module for module in modules if topic_of(module) is None] == []
+    assert [at for at in places if not any(module.startswith(at) for module in modules)] == []
 
 
-def test_every_refusal_is_on_the_page() -> None:
-    missing = [str(one) for one in raised() if one.is_known and not is_shown(one)]
+def test_what_is_refused_here_is_found_in_the_source() -> None:
+    known = [one for one in raised() if one.is_known]
 
-    assert left_over(missing, UNSEEN) == ([], [])
+    everything = [*SCRIPTS, *COMMANDS]
+    assert [said for said in everything if not any(one.is_in(said) for one in known)] == []
 
 
 def test_every_refusal_that_is_not_known_before_it_is_said_has_its_reason() -> None:
     given_on = [str(one) for one in raised() if not one.is_known]
 
-    assert left_over(given_on, GIVEN_ON) == ([], [])
-
-
-def left_over(said: list[str], parts: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Return the parts that are in none, and those that none of the parts is in."""
-    unused = [part for part in parts if not any(part in one for one in said)]
-    return unused, [one for one in said if not any(part in one for part in parts)]
-
-
-def is_shown(refusal: Raised) -> bool:
-    return any(refusal.is_in(row.sentence) for row in ALL)
-
-
-UNSEEN = {
-    "engine/worker/bootstrap.py": "an environment that nobody sets by hand",
-    "tail_team.py": "an evaluation on some replicas only, of which another sentence tells",
-    "restart_budget must be": "--max-restarts, a flag, says it first",
-    "must be more than 0 seconds": "the schema of limits says it first",
-    "must be a whole number of at least": "the schema of the policy says it first",
-    "must be a number of at least": "the schema of the policy says it first",
-    "which no replica reaches": "the schema of the policy says it first",
-    "replicaDiscreteValues must not be empty": "the schema of the policy says it first",
-    "replicas cannot share": "who divides slots has looked at their number",
-    "a team needs a name": "the command and the schema of teams say it first",
-    "a priority class is a name": "the command and the schema of classes say it first",
-    "a pool has 0 or more devices": "--devices, a flag, and the schema say it first",
-    "must be 0 or more devices": "the schema of teams says it first",
-    "reclaim.from must be": "the schema of teams says it first",
-    "min_gain must be above 0": "no option sets the rules of a pool",
-    "must be 0 seconds or more": "no option sets the rules of a pool",
-    "an earlier claim named": "it lasts a moment",
-    "the claim {name} is gone": "it lasts a moment",
-    "openssl {words[0]}": "openssl says in its own words what is wrong with it",
-    "cannot be used with its key": "openssl says in its own words what else is wrong",
-    "it is not known who asks": "every kernel that pliant runs on says it",
-    "it is in another container": "the tests have no other container",
-    "has just taken it": "it lasts a moment",
-    "comes after the opening": "a pool that starts again takes up who returns before it opens",
-    "is held by another claim": "a pool that starts again has looked at the locks",
-    "this installation of pliant has no recipes": "no package lacks them",
-    "simulate/replay_notation.py": "scenario files are written by pliant replay --to-scenario",
-    "simulate/replay_player.py": "scenario files are written by pliant replay --to-scenario",
-    "simulate/pool_scenario.py": "scenario files are written by pliant replay --to-scenario",
-    "is empty; no scenario can be made of it": "an empty log is of no pool",
-    "answers otherwise": "a log of this release answers as it did",
-}
-"""Parts of what is refused and not on the page, with the reason."""
+    assert [part for part in GIVEN_ON if not any(part in one for one in given_on)] == []
+    assert [one for one in given_on if not any(part in one for part in GIVEN_ON)] == []
 
 
 GIVEN_ON = {
+    "_why_not_running(": "the sentence of who looks for jobs, or how that one has ended",
+    "_last_line(": "the last word of what was started in the background",
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
     "{given.source}: {error}": "the core's, of --placement, behind where that was given",

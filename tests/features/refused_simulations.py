@@ -1,0 +1,210 @@
+"""What a simulation refuses: files, generators, ways of resizing.
+
+Owns tables of sentences and what each is said of; the command is typed beside two files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.features.refusal import Script, Typed
+
+CLUSTER = """\
+apiVersion: pliant.dev/v1alpha1
+kind: Cluster
+spec:
+  nodes: [{name: all, count: 4}]
+"""
+
+
+JOBS = "name,arrival_s,work_s,devices,min,max,slots,target_s\n"
+
+
+def beside(cluster: str = CLUSTER, jobs: str = f"{JOBS}gpt,0,60,,,,,\n") -> Script:
+    """Return what writes the two files of a simulation."""
+
+    def write() -> None:
+        Path("c.yaml").write_text(cluster)
+        Path("jobs.csv").write_text(jobs)
+
+    return write
+
+
+SACCT = "JobID|Submit|Start|End|AllocTRES\n"
+
+
+DAY = "2026-10-01T"
+
+
+ITEM = """\
+{"metadata": {"name": "gpt", "creationTimestamp": "2026-10-01T08:00:00Z"},
+ "spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}}},
+ "status": {"startTime": "2026-10-01T08:10:00Z"}}
+"""
+
+
+def simulate(options: str = "", workload: str = "jobs.csv", before: Script | None = None) -> Typed:
+    """Return a simulation that is refused."""
+    return Typed(f"simulate c.yaml {workload} {options}".strip(), before=before or beside())
+
+
+EXPORTS = [
+    (
+        " line 1: the column Submit is missing; export with `sacct --parsable2 -o"
+        " JobID,Submit,Start,End,AllocTRES`",
+        SACCT.replace("Submit", "Eligible"),
+    ),
+    (
+        " line 1 is of sacct without bars; export with `sacct --parsable2`",
+        "JobID                     Submit               Start\n",
+    ),
+    (" line 2 has 2 fields; expected 5, as in line 1", f"{SACCT}7|{DAY}08:00:00\n"),
+    (
+        " line 2: Start '8:10' is no time; expected one such as 2026-10-01T08:00:00, or Unknown",
+        f"{SACCT}7|{DAY}08:00:00|8:10|Unknown|gres/gpu=8\n",
+    ),
+    (
+        " line 2: Submit is empty; expected a time, such as 2026-10-01T08:00:00",
+        f"{SACCT}7|Unknown|{DAY}08:00:00|Unknown|gres/gpu=8\n",
+    ),
+    (
+        " line 2: End 2026-10-01T08:05:00 is before Start 2026-10-01T08:10:00; if the clock was put"
+        " back, export with TZ=UTC",
+        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|{DAY}08:05:00|gres/gpu=8\n",
+    ),
+    (
+        " line 2: 900000 accelerators; at most 100000 can be simulated",
+        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|gres/gpu=900000\n",
+    ),
+    (
+        " has no job that trained on accelerators (left out: 1 jobs without an accelerator)",
+        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|cpu=8\n",
+    ),
+    (
+        " line 1 is no JSON: Expecting value; expected `kubectl get jobs -A -o json`",
+        '{"items": [}\n',
+    ),
+    (": items is no list; expected `kubectl get jobs -A -o json`", '{"items": 3}\n'),
+    (
+        ": items[0] is a Pod; expected Jobs, as from `kubectl get jobs -A -o json`",
+        '{"items": [{"kind": "Pod"}]}\n',
+    ),
+    (
+        ": items[0]: spec is no mapping; expected `kubectl get jobs -A -o json`",
+        '{"metadata": []  , "spec": [1]}\n',
+    ),
+    (
+        ": items[0] (default/gpt): conditions is no list of mappings; expected `kubectl get jobs -A"
+        " -o json`",
+        ITEM.replace('"status": {', '"status": {"conditions": [1], '),
+    ),
+    (
+        ": items[0] (default/gpt): limits of nvidia.com/gpu 'half' cannot be read; expected a whole"
+        " number",
+        ITEM.replace('gpu": 1', 'gpu": "half"'),
+    ),
+    (
+        ": items[0] (default/gpt): startTime 'soon' is no time; expected 2026-10-01T08:00:00Z",
+        ITEM.replace("2026-10-01T08:10:00Z", "soon"),
+    ),
+    (
+        ": items[0] (default/gpt): metadata.creationTimestamp is missing; expected a time",
+        ITEM.replace("creationTimestamp", "made"),
+    ),
+    (
+        ": items[0] (default/gpt): it ended before it began, or began before it was made",
+        ITEM.replace("T08:10", "T07:10"),
+    ),
+    (
+        ": items[0] (default/gpt): 900000 accelerators; at most 100000 can be simulated",
+        ITEM.replace('gpu": 1', 'gpu": 900000'),
+    ),
+    (" line 2: began_s 5 is before arrival_s 9", "name,arrival_s,work_s,began_s\ngpt,9,60,5\n"),
+]
+"""What is said behind the name of a workload, and the export of Slurm or Kubernetes that it is."""
+
+LINES = [
+    (
+        " has 2 cells; expected 8 cells, for name,arrival_s,work_s,devices,min,max,slots,target_s",
+        "gpt,0",
+    ),
+    (": work_s 'soon' cannot be read; expected a number of seconds above 0", "gpt,0,soon,,,,,"),
+    (": work_s is empty; expected a number of seconds above 0", "gpt,0,,,,,,"),
+    (": devices 2 is not between min 3 and max 8", "gpt,0,60,2,3,8,,"),
+    (": max 8 is above the 4 micro-batches of a step; each replica needs one", "gpt,0,60,2,1,8,4,"),
+    (": target_s 90 is above work_s 60", "gpt,0,60,,,,,90"),
+]
+"""What is said behind the place of a line, and its cells."""
+
+OTHERS: dict[str, Typed] = {
+    "jobs.csv is an empty workload; expected name,arrival_s,work_s,devices,min,max,"
+    "workers,slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,"
+    "deadline_s,began_s": simulate(before=beside(jobs="# nothing\n")),
+    "jobs.csv has no job behind line 1; expected one in each line": simulate(
+        before=beside(jobs=JOBS)
+    ),
+    "jobs.csv line 1: unknown column 'device'; did you mean devices?": simulate(
+        before=beside(jobs="arrival_s,work_s,device\n")
+    ),
+    "jobs.csv line 1: columns stand between commas, not semicolons, and numbers have "
+    "a point": simulate(before=beside(jobs="arrival_s;work_s\n0;1,5\n")),
+    "jobs.csv line 1: the column work_s is given twice": simulate(
+        before=beside(jobs="arrival_s,work_s,work_s\n")
+    ),
+    "jobs.csv line 1: the column work_s is missing; expected a line of names": simulate(
+        before=beside(jobs="arrival_s\n0\n")
+    ),
+    "jobs.csv line 2: max 7 is no multiple of the 2 workers of a replica": simulate(
+        before=beside(jobs="arrival_s,work_s,min,max,workers\n0,60,2,7,2\n")
+    ),
+    "jobs.csv line 2: job2 can never run: a replica has 2 workers, all on one node,"
+    " and no node has more than 1 device": simulate(
+        before=beside(jobs="arrival_s,work_s,workers\n0,60,2\n")
+    ),
+    "jobs.csv line 3: job a stands in line 2 already": simulate(
+        before=beside(jobs="name,arrival_s,work_s\na,0,1\na,0,1\n")
+    ),
+    "jobs.csv line 2: gpt can never run: it needs at least 9 devices, and the pool has 4": simulate(
+        before=beside(jobs=f"{JOBS}gpt,0,60,9,,,,\n")
+    ),
+    "c.yaml: service chat can never run: it needs at least 5 devices, and the pool has 4": simulate(
+        before=beside(
+            CLUSTER + "  inference: [{name: chat, load: jobs.csv}]\n", jobs="time_s,devices\n0,5\n"
+        ),
+        workload="mix:jobs=1",
+    ),
+    "c.yaml: load of service chat: gone.csv cannot be read: No such file or directory": simulate(
+        before=beside(CLUSTER + "  inference: [{name: chat, load: gone.csv}]\n")
+    ),
+    "jobs.csv line 2: no node has devices of kind tpu; there are none": simulate(
+        before=beside(jobs="arrival_s,work_s,kind\n0,1,tpu\n")
+    ),
+    "c.yaml line 3: spec.nodes have 800000 devices between them; at most 100000 can be"
+    " simulated": simulate(before=beside(CLUSTER.replace("count: 4", "count: 100000, devices: 8"))),
+    "c.yaml line 3: service chat is of team web, which does not exist; there are default": simulate(
+        before=beside(CLUSTER + "  inference: [{name: chat, load: x.csv, team: web}]\n")
+    ),
+    "mix:jobs=3 cannot stand for a trace here; write day: or the path of a trace": simulate(
+        before=beside(CLUSTER + "  inference: [{name: chat, load: 'mix:jobs=3'}]\n")
+    ),
+    "c.yaml: the load of service chat changes at 90 s, and begins again at 60 s"
+    " already (repeatInSeconds)": simulate(
+        before=beside(
+            CLUSTER + "  inference: [{name: chat, load: jobs.csv, repeatInSeconds: 60}]\n",
+            jobs="time_s,devices\n0,1\n90,2\n",
+        ),
+        workload="mix:jobs=1",
+    ),
+    "jobs.csv line 2 is no line of CSV: field larger than field limit (131072)": simulate(
+        before=beside(jobs=JOBS + "x" * 140_000 + "\n")
+    ),
+}
+
+COMMANDS = {
+    **{f"jobs.csv{said}": simulate(before=beside(jobs=text)) for said, text in EXPORTS},
+    **{
+        f"jobs.csv line 2{said}": simulate(before=beside(jobs=f"{JOBS}{cells}\n"))
+        for said, cells in LINES
+    },
+    **OTHERS,
+}
