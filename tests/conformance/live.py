@@ -11,8 +11,7 @@ import math
 from pathlib import Path
 
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.held_core import Answered
-from pliant.coordinator.inbox import Incoming
+from pliant.coordinator.loop import Answered, Incoming
 from pliant.coordinator.register import StoredRegister
 from pliant.core.errors import ConflictError
 from pliant.core.events import Event, Ticked

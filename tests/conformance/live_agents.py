@@ -33,7 +33,7 @@ from tests.conformance.live_node import (
 )
 
 from pliant.agent.departure import Departure
-from pliant.coordinator.inbox import Incoming
+from pliant.coordinator.loop import Incoming
 from pliant.coordinator.nodes import JobNodes
 from pliant.core.commands import Command, EndJob, EndReplica, Prepare, Reform, StartReplica
 from pliant.core.events import (

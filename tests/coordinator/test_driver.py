@@ -19,11 +19,11 @@ import pytest
 from tests.coordinator.register_file import RegisterFile
 
 from pliant.coordinator import driver as driver_module
-from pliant.coordinator import held_log
+from pliant.coordinator import journal
 from pliant.coordinator import nodes as nodes_module
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.inbox import Inbox
-from pliant.coordinator.note_log import NoteLog
+from pliant.coordinator.journal import NoteLog
+from pliant.coordinator.loop import Inbox
 from pliant.coordinator.register_places import LockedFile
 from pliant.core.commands import (
     Command,
@@ -640,7 +640,7 @@ def test_the_log_waits_while_more_comes_but_not_for_ever(
     async def scene(world: World) -> None:
         await _prepared(world)
         await world.until(lambda: "prepare" in world.kinds())
-        monkeypatch.setattr(held_log, "MANY", 2)
+        monkeypatch.setattr(journal, "MANY", 2)
         monkeypatch.setattr(Inbox, "has_more", always)
 
         for name in ("r1", "r2"):

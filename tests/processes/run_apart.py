@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.held_core import Answered
+from pliant.coordinator.loop import Answered
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConflictError
 from pliant.core.job.state import JobSettings, Ready

@@ -12,7 +12,7 @@ from tests.coordinator.traces import traces, traces_in_files
 from tests.processes.launching import FAKE_WORKER, environment
 from tests.processes.run_job import STARTS
 
-from pliant.coordinator.generation_secrets import GenerationSecrets
+from pliant.coordinator.outbox import GenerationSecrets
 from pliant.core.commands import Command, Prepare, Reform
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from pliant.coordinator.input_log import InputLog
+from pliant.coordinator.journal import InputLog
 from pliant.core.errors import ConflictError
 from pliant.core.events import Event
 from pliant.core.job.state import Job, JobSettings

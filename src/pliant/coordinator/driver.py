@@ -19,20 +19,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pliant.coordinator.held_core import Answered, HeldCore
-from pliant.coordinator.held_log import hold_back_of_many, write_what_is_held
-from pliant.coordinator.inbox import Inbox, Incoming
-from pliant.coordinator.input_log import InputLog
-from pliant.coordinator.job_changes import write_changes, write_policy, write_unlogged_order
-from pliant.coordinator.joint_answers import HeardTogether, JointAnswers
 from pliant.coordinator.joint_hosts import JointHosts
-from pliant.coordinator.ledger_keeper import LedgerKeeper
+from pliant.coordinator.journal import (
+    LOGGED_AS,
+    InputLog,
+    NoteLog,
+    Snapshots,
+    hold_back_of_many,
+    write_changes,
+    write_policy,
+    write_unlogged_order,
+    write_what_is_held,
+)
+from pliant.coordinator.keepers import LedgerKeeper, OutputKeeper
+from pliant.coordinator.loop import Answered, CoreHolder, GroupCommit, Inbox, Incoming, Turn
 from pliant.coordinator.nodes import JobNodes
-from pliant.coordinator.note_log import LOGGED_AS, NoteLog
-from pliant.coordinator.order_sender import OrderSender
-from pliant.coordinator.output_keeper import OutputKeeper
+from pliant.coordinator.outbox import Outbox
 from pliant.coordinator.register import HeldRegister, StoredRegister
-from pliant.coordinator.snapshots import Snapshots
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command, EndJob, Publish
 from pliant.core.events import (
@@ -92,11 +95,11 @@ class JobDriver:
 
         self.nodes = JobNodes(settings.node_s, settings.silent_s, are_joint=hosts_per_replica > 1)
         self.log = log
-        self._core = HeldCore(settings, self.refuse)
+        self._core = CoreHolder(settings, self.refuse)
         self._has_begun = False
         self._register = HeldRegister(register, is_sole=not settings.nodes_may_come)
         self._is_gone_told = False
-        self._orders = OrderSender(self.nodes)
+        self._orders = Outbox(self.nodes)
         self._notes = NoteLog(log, metrics_path)
         self._inputs = InputLog(log, settings)
         self._clock = clock
@@ -107,7 +110,7 @@ class JobDriver:
         )
         self._joint_hosts = JointHosts(rule, self.nodes, log)
         self._inbox = Inbox()
-        self._joint = JointAnswers(
+        self._joint = GroupCommit(
             core=self._core,
             register=self._register,
             nodes=self.nodes,
@@ -311,7 +314,7 @@ class JobDriver:
         replicas die at once, those that are left hear at once of the last generation that comes of
         it, and of no other.
         """
-        heard = HeardTogether()
+        heard = Turn()
         try:
             hold_back_of_many(self.log, len(self._core.state.replicas))
             await self._joint.to(batch, heard)

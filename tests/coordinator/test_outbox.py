@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.coordinator.generation_secrets import GenerationSecrets
+from pliant.coordinator.outbox import GenerationSecrets
 from pliant.core.commands import Command, Prepare, Reform, Release, Switch
 from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
 from pliant.observe.log import fields_of
@@ -59,7 +59,7 @@ def test_generations_incarnations_and_coordinators_have_secrets_of_their_own() -
 
 def test_processes_have_secrets_of_their_own() -> None:
     program = (
-        "from tests.coordinator.test_generation_secrets import *;"
+        "from tests.coordinator.test_outbox import *;"
         "print(secret_of(GenerationSecrets(), prepare(1)))"
     )
     found = {

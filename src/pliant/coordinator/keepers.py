@@ -1,9 +1,9 @@
-"""The ledgers of a job's replicas, kept short while it runs.
+"""Files of replicas, kept in the directory of the run while the job runs.
 
-Owns when that is looked at, and the ledgers of replicas whose nodes do not see the directory of the
-run: their agents tell what they write.  What may go is for ``observe.condensing`` to say.  It is
-done on another thread; a coordinator that cannot do it goes on, and tries again when there
-is more.
+Owns the ledgers and the printed output of replicas whose nodes do not see that directory: their
+agents send what they write.  Owns when ledgers are condensed, on another thread;
+``observe.condensing`` says what may go.  A coordinator that cannot write goes on, and tries again
+when there is more.  What another coordinator was sent before may be written twice.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import logging
 import os
 from pathlib import Path
 
+from pliant.core.counts import counted
 from pliant.core.worker_names import worker_name
 from pliant.machine import run_files
 from pliant.machine.event_loop import aside
 from pliant.machine.files import make_private_directory, open_private
+from pliant.machine.rotating_file import RotatingFile
 from pliant.observe import parts
 from pliant.observe.condensing import condense, ledger_bytes
-from pliant.wire.messages import LedgerGrown
+from pliant.wire.messages import LedgerGrown, OutputGrown
 
 LEDGER_BYTES = 64 << 20
 """What the ledgers of a job may have: more is condensed.  What has to stay may be more: the newest
@@ -79,3 +81,33 @@ class LedgerKeeper:
             condense(self._out)
         finally:
             self._most_bytes = max(LEDGER_BYTES, ledger_bytes(self._out) + LEDGER_BYTES // 2)
+
+
+_log = logging.getLogger(__name__)
+
+
+class OutputKeeper:
+    """Keeps that of one job."""
+
+    def __init__(self, out: Path) -> None:
+        self._logs = out / run_files.LOGS
+        self._ends: dict[str, int] = {}
+        """How far each worker's output was told."""
+
+    def append(self, grown: OutputGrown) -> None:
+        """Write what a worker printed elsewhere, unless that was told before."""
+        name = worker_name(grown.replica, grown.worker)
+        known, end = self._ends.get(name, grown.offset), grown.offset + len(grown.text)
+        if end <= known:
+            return
+        text = grown.text[max(0, known - grown.offset) :]
+        if (missing := grown.offset - known) > 0:
+            text = f"(pliant: {counted(missing, 'letter')} left out; its node has them)\n{text}"
+        try:
+            file = RotatingFile(self._logs / f"{name}.log")
+        except OSError as error:  # who looks for it will miss it; the run does not
+            _log.warning("what %s printed could not be written: %s", name, error)
+            return
+        file.write(text.encode("utf-8", "replace"))
+        file.close()
+        self._ends[name] = end

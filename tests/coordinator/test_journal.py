@@ -11,20 +11,36 @@ from pathlib import Path
 
 import pytest
 
-from pliant.coordinator import snapshots
-from pliant.coordinator.snapshots import Snapshots
+from pliant.coordinator import journal
+from pliant.coordinator.journal import LATE, STATE_BYTES, InputLog, Snapshots, write_unlogged_order
+from pliant.core.job.state import Job, JobSettings
+from pliant.core.membership.state import Membership
+from pliant.core.membership.transitions import Phase
+from pliant.core.values import (
+    FIRST_LINEAGE,
+    Generation,
+    Incarnation,
+    Lineage,
+    Order,
+    Register,
+    ReplicaId,
+    Restore,
+    Seat,
+)
 from pliant.observe import parts
+from pliant.observe.audit_plan import first_step_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.history import SUFFIX, History, read_history
-from pliant.observe.log import EventLog
+from pliant.observe.log import EventLog, Record
 from pliant.observe.reading import every, left
+from pliant.observe.timeline import Timeline
 
 EVERY = 2000
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "PART_BYTES", EVERY)
+    monkeypatch.setattr(journal, "PART_BYTES", EVERY)
 
 
 def lead(
@@ -195,7 +211,7 @@ def test_storage_that_never_answers_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, ended = threading.Event(), threading.Event()
-    monkeypatch.setattr(snapshots, "write_snapshot", lambda *_: answers.wait())
+    monkeypatch.setattr(journal, "write_snapshot", lambda *_: answers.wait())
 
     async def main() -> None:
         log = EventLog(tmp_path / "events.jsonl", job="j")
@@ -224,7 +240,88 @@ def test_a_disk_that_takes_no_snapshot_ends_nothing(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshots, "write_snapshot", fail)
+    monkeypatch.setattr(journal, "write_snapshot", fail)
 
     assert lead(tmp_path / "events.jsonl", 100).board.committed == 100
     assert "no snapshot" in caplog.text
+
+
+def job_in(phase: Phase) -> Job:
+    return Job(membership=Membership(incarnation=Incarnation(1), phase=phase))
+
+
+def test_the_state_is_logged_between_changes_or_once_the_log_has_grown_much(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", job="j")
+    records: list[Record] = []
+    log.subscribe(records.append)
+    inputs = InputLog(log, JobSettings())
+
+    for phase, grown, is_written in (
+        (Phase.STEADY, STATE_BYTES - 1, False),
+        (Phase.SWITCHING, STATE_BYTES, False),
+        (Phase.STEADY, STATE_BYTES, True),
+        (Phase.PREPARING, LATE * STATE_BYTES, True),
+    ):
+        records.clear()
+        log.written = inputs._state_at + grown
+        inputs.write_state_if_due(job_in(phase))
+        assert [record["kind"] for record in records] == ["core_state"] * is_written
+
+    log.close()
+
+
+def order(number: int, *names: str, restore: Restore | None = None) -> Order:
+    seats = tuple(Seat(replica=ReplicaId(name), endpoint=f"{name}:1") for name in names)
+    return Order(generation=Generation(number), members=seats, restore=restore)
+
+
+def register(newest: Order, *leavers: str) -> Register:
+    return Register(
+        incarnation=Incarnation(1),
+        number=newest.generation,
+        lineage=FIRST_LINEAGE,
+        newest=newest,
+        leavers=tuple(map(ReplicaId, leavers)),
+    )
+
+
+def knowing(number: int, *names: str) -> Timeline:
+    return Timeline(members={number: names}, generation=number)
+
+
+@pytest.mark.parametrize(
+    ("known", "recorded", "kinds"),
+    [
+        (Timeline(), register(order(1, "r1", "r2")), ["switch"]),
+        (knowing(1, "r1", "r2"), register(order(2, "r1")), ["reform"]),
+        (knowing(1, "r1", "r2"), register(order(2, "r1"), "r2"), ["switch"]),
+        (knowing(1, "r1"), register(order(2, "r1", "r2")), ["switch"]),
+        (knowing(2, "r1"), register(order(2, "r1")), []),
+        (Timeline(), None, []),
+    ],
+)
+def test_an_order_that_is_only_in_the_register_is_logged(
+    known: Timeline, recorded: Register | None, kinds: list[str], tmp_path: Path
+) -> None:
+    records: list[Record] = []
+    log = EventLog(tmp_path / "events.jsonl", job="j")
+    log.subscribe(records.append)
+
+    write_unlogged_order(log, recorded, known)
+
+    assert [record["kind"] for record in records] == kinds
+    log.close()
+
+
+def test_an_audit_finds_where_a_run_began_whose_first_order_was_not_logged(tmp_path: Path) -> None:
+    """It took all steps before for missing."""
+    restore = Restore(lineage=Lineage(1), checkpoint="step-9", committed=9)
+    records: list[Record] = []
+    log = EventLog(tmp_path / "events.jsonl", job="j")
+    log.subscribe(records.append)
+
+    write_unlogged_order(log, register(order(1, "r1", restore=restore)), Timeline())
+    log.write("reform", to=["r1"], order=order(2, "r1"))
+
+    assert first_step_of(records) == 9
+    log.close()

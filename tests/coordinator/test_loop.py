@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from tests.coordinator.register_file import RegisterFile
 
-from pliant.coordinator.held_core import HeldCore
-from pliant.core.commands import EndReplica
+from pliant.coordinator.loop import MOST_AT_ONCE, CoreHolder, GroupCommit, Inbox, Incoming, Turn
+from pliant.coordinator.nodes import JobNodes
+from pliant.coordinator.register import HeldRegister
+from pliant.core.commands import Command, EndReplica, Reform, Switch
 from pliant.core.events import (
     Event,
     Exited,
@@ -17,9 +23,11 @@ from pliant.core.events import (
     NodeJoined,
     Prepared,
     Progressed,
+    Running,
     Scaled,
     Spare,
     Switched,
+    Ticked,
 )
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
@@ -37,9 +45,11 @@ def beat(name: ReplicaId) -> Progressed:
     return Progressed(replica=name, generation=FIRST, committed=1, calls=0)
 
 
-def a_running_core() -> HeldCore:
+def a_running_core() -> CoreHolder:
     refused: list[tuple[str, str]] = []
-    core = HeldCore(JobSettings(policy=Policy(max_replicas=3)), lambda *what: refused.append(what))
+    core = CoreHolder(
+        JobSettings(policy=Policy(max_replicas=3)), lambda *what: refused.append(what)
+    )
     core.begin(now_s=0.0, register=None, is_asked=False)
     story: list[Event] = [NodeJoined(node=NodeId("n"), devices=3)]
     story += [
@@ -159,3 +169,135 @@ def test_who_says_something_before_it_is_killed_does_not_die_with_the_others() -
     assert core.died_together([one, two, three]) == (NAMES[1],), "of the others it is told"
     refused = replace(two, kind=ExitKind.USAGE)
     assert core.died_together([refused]) == ()
+
+
+def test_what_is_there_is_taken_together_and_in_order() -> None:
+    async def scene() -> None:
+        inbox = Inbox()
+        events = [Scaled(target=target) for target in range(MOST_AT_ONCE + 1)]
+        for event in events:
+            inbox.put(event)
+
+        first, second = await inbox.take_events(1.0), await inbox.take_events(1.0)
+
+        assert [one.event for one in (*first, *second)] == events
+        assert len(second) == 1
+        assert not await inbox.take_events(0.0)
+
+    asyncio.run(scene())
+
+
+def test_who_asks_as_it_closes_is_told_that_there_is_no_answer() -> None:
+    async def scene() -> None:
+        inbox = Inbox()
+        asked = asyncio.create_task(inbox.ask(Ticked()))
+        await asyncio.sleep(0)
+
+        inbox.close()
+
+        assert await asked is None
+        assert await inbox.ask(Ticked()) is None
+
+    asyncio.run(scene())
+
+
+SIX = [ReplicaId(f"r{number}") for number in range(1, 7)]
+NODE = NodeId("n")
+START: list[Event] = [Scaled(target=4), NodeJoined(node=NODE, devices=6)]
+
+
+def spare(name: ReplicaId) -> Spare:
+    return Spare(replica=name, calls=0, num_slots=12, layout="l", endpoint="h:1")
+
+
+def trained(names: Sequence[ReplicaId]) -> list[Event]:
+    first = Generation(1)
+    return [
+        *map(spare, names),
+        *(Prepared(replica=name, generation=first) for name in names),
+        *(Switched(replica=name, generation=first, step=1) for name in names),
+    ]
+
+
+def killed(name: ReplicaId) -> Exited:
+    return Exited(replica=name, kind=ExitKind.SIGNAL)
+
+
+def heard(
+    story: Sequence[Event], *batches: Sequence[Event], path: Path
+) -> tuple[CoreHolder, list[Command]]:
+    """Let a core hear a story, and all live until what is under way is over; then some turns.
+
+    Of what comes in the turns the first batch is there, and the others as it is recorded.
+    """
+    core = CoreHolder(JobSettings(policy=Policy(max_replicas=6)), lambda *_: None)
+    inbox, clock, commands = Inbox(), [1.0], list[Command]()
+
+    async def main() -> None:
+        register = HeldRegister(RegisterFile(path / "register.json"))
+        ready = core.begin(now_s=0.0, register=await register.read(), is_asked=False)
+        assert ready.register is not None
+        await register.write(ready.register)
+        joint = GroupCommit(
+            core=core,
+            register=register,
+            nodes=JobNodes(10.0),
+            inbox=inbox,
+            now_s=lambda: clock[0],
+        )
+        for event in story:
+            await joint.to([Incoming(event)], Turn())
+        while clock[0] < min(core.state.membership.wait.deadline_s, 100.0):
+            clock[0] += 1.0
+            for name in core.state.replicas:
+                beat = Progressed(replica=name, generation=Generation(1), committed=1, calls=0)
+                core.answers([beat], clock[0], is_all=False)
+        first, *more = batches
+        left = [Incoming(event) for event in first]
+        for event in (event for batch in more for event in batch):
+            inbox.put(event)
+        while left:
+            said = Turn()
+            await joint.to(left, said)
+            commands.extend(one for answer in said.answers for one in answer.ready.commands)
+            inbox.put_back(said.later)
+            left = inbox.taken()
+
+    asyncio.run(main())
+    return core, commands
+
+
+def test_who_has_answered_by_then_is_not_late(tmp_path: Path) -> None:
+    """The last answers come in with two deaths, at the moment at which the attempt is over."""
+    story = [*START, *trained(SIX[:4]), Scaled(target=6), spare(SIX[4])]
+    second = [Prepared(replica=name, generation=Generation(2)) for name in SIX[:5]]
+    deaths = [killed(SIX[5]), killed(ReplicaId("r7"))]
+
+    core, commands = heard(story, [*second, *deaths], path=tmp_path)
+
+    assert [one.order.generation for one in commands if isinstance(one, Switch)] == [2]
+    assert SIX[4] in core.state.replicas
+
+
+def test_nothing_overtakes_what_waits_for_the_reform(tmp_path: Path) -> None:
+    """An agent lists what it runs, then says that one of these has ended."""
+    lists = Running(node=NODE, replicas=tuple(SIX[:4]))
+    first: list[Event] = [lists, killed(SIX[0]), killed(SIX[1])]
+    left = Exited(replica=SIX[2], kind=ExitKind.LEFT)
+
+    core, commands = heard([*START, *trained(SIX[:4])], first, [left], path=tmp_path)
+
+    assert SIX[2] not in core.state.replicas
+    assert [one.order.replicas for one in commands if isinstance(one, Reform)] == [
+        tuple(SIX[2:4]),
+        (SIX[3],),
+    ]
+
+
+def test_one_that_dies_after_others_is_left_out_with_them(tmp_path: Path) -> None:
+    first = [killed(SIX[0]), killed(SIX[1])]
+
+    _, commands = heard([*START, *trained(SIX[:4])], first, [killed(SIX[2])], path=tmp_path)
+
+    orders = [one.order.replicas for one in commands if isinstance(one, Reform)]
+    assert orders == [tuple(SIX[2:4]), (SIX[3],)]

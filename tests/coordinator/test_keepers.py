@@ -9,11 +9,11 @@ import pytest
 from tests.observe.test_audit import steps
 from tests.observe.test_condensing import left, run
 
-from pliant.coordinator import ledger_keeper
-from pliant.coordinator.ledger_keeper import LOOK_S, LedgerKeeper
+from pliant.coordinator import keepers
+from pliant.coordinator.keepers import LOOK_S, LedgerKeeper, OutputKeeper
 from pliant.core.values import ReplicaId
 from pliant.observe import condensing
-from pliant.wire.messages import LedgerGrown
+from pliant.wire.messages import LedgerGrown, OutputGrown
 
 
 def looked(out: Path, *moments_s: float) -> None:
@@ -38,7 +38,7 @@ def test_it_condenses_what_is_more_than_the_bound(
     looked(out, 0.0, LOOK_S + 1)
     assert left(out) == ["r1", "r2", "r3"]
 
-    monkeypatch.setattr(ledger_keeper, "LEDGER_BYTES", 1000)
+    monkeypatch.setattr(keepers, "LEDGER_BYTES", 1000)
     looked(out, 0.0, LOOK_S / 2)
     assert left(out) == ["r1", "r2", "r3"]
     looked(out, 0.0, LOOK_S + 1)
@@ -51,8 +51,8 @@ def test_a_directory_that_cannot_be_written_ends_no_job(
     def fail(out: Path) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ledger_keeper, "condense", fail)
-    monkeypatch.setattr(ledger_keeper, "LEDGER_BYTES", 10)
+    monkeypatch.setattr(keepers, "condense", fail)
+    monkeypatch.setattr(keepers, "LEDGER_BYTES", 10)
 
     looked(run(tmp_path, r1=steps(0)), *(at * (LOOK_S + 1) for at in range(9)))
 
@@ -77,3 +77,41 @@ def test_what_replicas_write_elsewhere_is_written_once(tmp_path: Path) -> None:
 
     assert (tmp_path / "ledger" / "r2.jsonl").read_text() == "a\nb\nc\n"
     assert (tmp_path / "ledger" / "r2.000001.jsonl").read_text() == "d\n"
+
+
+def grown(offset: int, text: str, worker: int | None = None) -> OutputGrown:
+    return OutputGrown(replica=ReplicaId("r2"), worker=worker, offset=offset, text=text)
+
+
+def test_what_is_told_again_is_written_once_and_what_is_left_out_is_named(tmp_path: Path) -> None:
+    keeper = OutputKeeper(tmp_path)
+    for told in (
+        grown(0, "one\n"),
+        grown(0, "one\n"),
+        grown(0, "one\ntwo\n"),
+        grown(0, "\u00e9\n", worker=1),
+        grown(100, "last\n"),
+    ):
+        keeper.append(told)
+
+    said = (tmp_path / "logs" / "r2.log").read_text()
+    assert said == "one\ntwo\n(pliant: 92 letters left out; its node has them)\nlast\n"
+    assert (tmp_path / "logs" / "r2.1.log").read_text() == "\u00e9\n"
+
+
+def test_another_coordinator_goes_on_where_it_is_told(tmp_path: Path) -> None:
+    OutputKeeper(tmp_path).append(grown(0, "one\n"))
+
+    OutputKeeper(tmp_path).append(grown(4, "two\n"))
+
+    assert (tmp_path / "logs" / "r2.log").read_text() == "one\ntwo\n"
+
+
+def test_what_cannot_be_written_ends_no_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "logs").touch()
+
+    OutputKeeper(tmp_path).append(grown(0, "one\n"))
+
+    assert "what r2 printed could not be written" in caplog.text
