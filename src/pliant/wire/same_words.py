@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
-from pliant.core.copies import changed
 from pliant.core.events import Prepared, Progressed, Switched
 from pliant.core.values import ReplicaId
 from pliant.wire.codec import Envelope, Message, Refusal, decode
@@ -52,7 +52,7 @@ class SameWords:
             between = words[when.end(1) : long.start(1)]
             words = words[: when.start(1)] + _OWN + between + _OWN + words[long.end(1) :]
         if (known := self._known.get(words)) is not None:
-            message: Message = changed(known, **own)
+            message: Message = replace(known, **own)
             return message
         message_or_not = _message_of(decode(data, self._allowed))
         if isinstance(message_or_not, _REPEATED) and _names_once(data):
