@@ -41,6 +41,17 @@ CROSS_MODULE_TESTS = {
 }
 """Tests beside a room of the source that are of more than one module, and of what."""
 
+MUTUAL_FOLDERS = {
+    ("engine.data", "engine.replica"),
+    ("engine.data", "engine.state"),
+    ("engine.groups", "engine.reduce"),
+    ("engine.protocol", "engine.replica"),
+    ("engine.protocol", "engine.worker"),
+    ("engine.record", "engine.worker"),
+    ("engine.replica", "engine.state"),
+}
+"""Folders of one room that import each other, still."""
+
 MOST_LINES = 600
 """400 is where STYLE asks which room is missing; a list of modules at 399 answers nothing."""
 
@@ -97,6 +108,26 @@ def test_no_import_leads_back_to_its_module_wherever_it_stands() -> None:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail("imported by each other: " + ", ".join(error.args[1]))
+
+
+def _folder_of(name: str) -> str | None:
+    """Return the folder of a room that a module is in; None: it is in the room itself."""
+    room, _, rest = name.partition(".")
+    part = rest.partition(".")[0]
+    return f"{room}.{part}" if part and (SOURCE / room / part).is_dir() else None
+
+
+def test_no_two_folders_of_a_room_import_each_other() -> None:
+    arrows = {
+        (one, other)
+        for name, tree in modules().items()
+        for imported in imports_of(tree)
+        if (one := _folder_of(name)) and (other := _folder_of(imported))
+        if one != other and one.partition(".")[0] == other.partition(".")[0]
+    }
+
+    mutual = {(one, other) for one, other in arrows if one < other and (other, one) in arrows}
+    assert mutual <= MUTUAL_FOLDERS, "neither can be understood without the other"
 
 
 @pytest.mark.parametrize("verb", ["take", "look", "hear"])
