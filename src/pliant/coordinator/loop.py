@@ -13,7 +13,7 @@
 Many events at once:
 
     - A thousand agents answer one order.  All answers but the last ask for nothing, so they are
-      heard together (``mere_answers``, ``mere_signs``) and written to the register at most once.
+      heard together (``core.job.batched``).
     - A Reform that is still being written is overtaken by deaths that come meanwhile, three times
       at most: the survivors of many deaths hear of one generation.
     - Replicas that die at one moment are told to the core as one event (``DiedTogether``).
@@ -53,7 +53,7 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.heartbeats import interval_s
-from pliant.core.job import controller, mere_answers, mere_signs
+from pliant.core.job import batched, controller
 from pliant.core.job.state import Job, JobSettings, Ready, age
 from pliant.core.membership.transitions import AT_REST
 from pliant.core.policy.decide import Policy
@@ -273,11 +273,11 @@ class CoreHolder:
         """Hear the first of these that ask for nothing: mere answers, or signs of life."""
         before, states = self.state, None
         if isinstance(events[0], Prepared | Switched):
-            self.state, number = mere_answers.hear_together(
+            self.state, number = batched.hear_answers(
                 before, events, now_s=now_s, settings=self._settings
             )
         elif isinstance(events[0], Progressed):
-            self.state, number = mere_signs.hear_together(
+            self.state, number = batched.hear_heartbeats(
                 before, events, now_s=now_s, settings=self._settings
             )
             states = (before, self.state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.job.test_mere_answers import GROWING, NAMES, REFORMING, SETTINGS, SIX, SWITCHING
+from tests.core.job.test_batched import GROWING, NAMES, REFORMING, SETTINGS, SIX, SWITCHING
 
 from pliant.core.commands import Command, Reform, StartReplica
 from pliant.core.events import DiedTogether, Event, Exited, ExitKind, Finished
