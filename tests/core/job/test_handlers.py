@@ -18,9 +18,10 @@ from pliant.core.events import (
     Spare,
 )
 from pliant.core.job import controller
+from pliant.core.job.crash_loop import charge, is_spent
 from pliant.core.job.handlers import difference, has_more_samples, on_worker_event
 from pliant.core.job.state import Job, JobSettings, ReplicaState
-from pliant.core.job.transaction import Transaction, charge, draft_of, is_spent
+from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.fields import Policy
 from pliant.core.values import Generation, Lineage, NodeId, ReplicaId

@@ -14,6 +14,7 @@ each module knows only those under it:
     lifecycle      stop, suspend, finish, lose the state, end
     replicas       start, send away and end a replica; accept what the membership decides
     transaction    what this call has changed, ordered and noted so far
+    crash_loop     the restart budget: what losses cost
     transitions    the tables of stages and of replicas' states
 """
 

@@ -27,14 +27,9 @@ from pliant.core.job import (
     sizing,
     stragglers,
 )
+from pliant.core.job.crash_loop import WAY_IN, charge, likeness
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
-from pliant.core.job.transaction import (
-    WAY_IN,
-    Transaction,
-    charge,
-    likeness,
-    start_wait_s,
-)
+from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin, worker_events
 from pliant.core.membership import state as group

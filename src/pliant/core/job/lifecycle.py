@@ -14,6 +14,7 @@ from pliant.core.durability import nothing_to_do
 from pliant.core.events import Exited, ExitKind, Finished, Registered
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import replicas, restoring
+from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     Job,
     ReplicaState,
@@ -25,7 +26,7 @@ from pliant.core.job.state import (
     is_kept,
     is_lacking,
 )
-from pliant.core.job.transaction import Transaction, charge, start_wait_s
+from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group

@@ -13,6 +13,7 @@ from pliant.core.counts import counted
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import apart, lifecycle, replicas
+from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     Job,
     Replica,
@@ -24,7 +25,7 @@ from pliant.core.job.state import (
     is_kept,
     spares,
 )
-from pliant.core.job.transaction import Transaction, charge, start_wait_s
+from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis

@@ -41,6 +41,7 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.job import node_loss
+from pliant.core.job.crash_loop import charge
 from pliant.core.job.lifecycle import (
     begin_stop,
     go_on_ending,
@@ -60,7 +61,7 @@ from pliant.core.job.state import (
     is_done,
     spares,
 )
-from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin
 from pliant.core.membership import state as group

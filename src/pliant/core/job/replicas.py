@@ -21,6 +21,7 @@ from pliant.core.commands import (
 )
 from pliant.core.events import ExitKind
 from pliant.core.job import apart
+from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     Replica,
     ReplicaState,
@@ -32,7 +33,7 @@ from pliant.core.job.state import (
     live,
     trainers,
 )
-from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group

@@ -15,6 +15,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import apart, aside, lifecycle, replicas, restoring
+from pliant.core.job.crash_loop import deterministic_failure, is_spent, recent_losses
 from pliant.core.job.state import (
     Job,
     JobSettings,
@@ -32,13 +33,7 @@ from pliant.core.job.state import (
     spares,
     trainers,
 )
-from pliant.core.job.transaction import (
-    Transaction,
-    deterministic_failure,
-    is_spent,
-    recent_losses,
-    start_wait_s,
-)
+from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group

@@ -278,7 +278,7 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Losses that nobody asked for, against the restart budget (``transaction.charge``)."""
+    """Losses that nobody asked for, against the restart budget (``crash_loop``)."""
 
     losses: tuple[Loss, ...] = ()
     """The newest losses, at most one more than the budget."""

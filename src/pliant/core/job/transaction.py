@@ -1,7 +1,7 @@
 """One call of the controller in the making: what it has changed, ordered and noted so far.
 
-Owns the value that every part of the controller works on, and what a loss costs of the restart
-budget.  Decides nothing else.
+Owns the value that every part of the controller works on: a draft of the job, which is frozen once.
+Decides nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
 from pliant.core.commands import Command, Reform
-from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
 from pliant.core.job.state import (
     Budget,
     Checkpoints,
@@ -19,7 +18,6 @@ from pliant.core.job.state import (
     History,
     Job,
     JobSettings,
-    Loss,
     Nodes,
     Offer,
     Registration,
@@ -35,12 +33,6 @@ from pliant.core.job.transitions import ReplicaCause, StageCause, replicas_after
 from pliant.core.membership.state import Membership, Moment
 from pliant.core.table import Table
 from pliant.core.values import ReplicaId
-
-CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", OUT_OF_MEMORY)
-"""Ends by a signal that a process brings upon itself."""
-
-WAY_IN = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
-"""The states of a replica on its way to the first step, in order."""
 
 
 class JobDraft(Job):
@@ -148,70 +140,3 @@ def start_wait_s(tx: Transaction) -> float:
     is_room = heard_devices(tx.job) >= tx.moment.min_replicas
     is_all = is_room or not (tx.settings.nodes_may_come or tx.job.nodes.silent)
     return tx.settings.start_wait_s if is_all else tx.settings.start_s
-
-
-def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
-    """Return the losses that count against the restart budget: before the first step another."""
-    old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
-    alike = (x for x in job.budget.losses if bool(x.committed) == bool(committed))
-    return tuple(x for x in alike if x.at_s > old_s or x.committed == committed)
-
-
-def is_spent(tx: Transaction) -> bool:
-    """Whether nothing may be started any more, for now."""
-    return len(recent_losses(tx.job, tx.settings, tx.now_s)) > tx.settings.restart_budget
-
-
-def likeness(event: Exited) -> str:
-    """Say what failures of a script have in common: the exception's type, or a signal of its own.
-
-    Its text may contain a path or an address.
-    """
-    if event.kind is ExitKind.SCRIPT:
-        return event.detail.partition(":")[0]
-    is_own = event.kind is ExitKind.SIGNAL and event.detail in CRASHES
-    return event.detail if is_own else ""
-
-
-def deterministic_failure(job: Job) -> Loss | None:
-    """Return the newest loss if the script may fail like that before its first step wherever it is
-    started: two have, and nobody who is left has come further.
-    """
-    last = job.budget.losses[-1] if job.budget.losses else None
-    if last is None or not last.likeness or job.membership.committed:
-        return None
-    alike = sum(loss.likeness == last.likeness and not loss.committed for loss in job.budget.losses)
-    further = WAY_IN[WAY_IN.index(last.reached) + 1 :]
-    has_company = any(replica.state in further for replica in job.replicas.values())
-    return last if alike > 1 and not has_company else None
-
-
-def charge(
-    tx: Transaction,
-    kind: ExitKind,
-    sentence: str,
-    *,
-    likeness: str = "",
-    reached: ReplicaState = ReplicaState.STARTING,
-) -> None:
-    """Count a loss that nobody asked for against the restart budget."""
-    committed = tx.job.membership.committed
-    loss = Loss(
-        at_s=tx.now_s,
-        kind=kind,
-        sentence=sentence,
-        committed=committed,
-        likeness=likeness,
-        reached=reached,
-    )
-    other = [one for one in tx.job.budget.losses if bool(one.committed) != bool(committed)]
-    alike = [one for one in tx.job.budget.losses if bool(one.committed) == bool(committed)]
-    was_spent = is_spent(tx)
-    kept = (*other, *[*alike, loss][-(tx.settings.restart_budget + 1) :])
-    tx.job.budget = replace(tx.job.budget, losses=kept)
-    if not was_spent and is_spent(tx):
-        tx.notes.append(
-            f"the restart budget of {tx.settings.restart_budget} is spent: nothing is started "
-            f"until a loss is older than {tx.settings.restart_forget_s:g} s and a step was "
-            "committed since"
-        )

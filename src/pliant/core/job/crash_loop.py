@@ -1,0 +1,91 @@
+"""The restart budget: which losses count, and when a script fails in a loop.
+
+Owns what a loss costs.  The budget ends a script that always fails; a script that fails alike twice
+before its first step is not tried again (``deterministic_failure``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
+from pliant.core.job.state import (
+    Job,
+    JobSettings,
+    Loss,
+    ReplicaState,
+)
+from pliant.core.job.transaction import Transaction
+
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", OUT_OF_MEMORY)
+"""Ends by a signal that a process brings upon itself."""
+
+WAY_IN = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
+"""The states of a replica on its way to the first step, in order."""
+
+
+def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
+    """Return the losses that count against the restart budget: before the first step another."""
+    old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
+    alike = (x for x in job.budget.losses if bool(x.committed) == bool(committed))
+    return tuple(x for x in alike if x.at_s > old_s or x.committed == committed)
+
+
+def is_spent(tx: Transaction) -> bool:
+    """Whether nothing may be started any more, for now."""
+    return len(recent_losses(tx.job, tx.settings, tx.now_s)) > tx.settings.restart_budget
+
+
+def likeness(event: Exited) -> str:
+    """Say what failures of a script have in common: the exception's type, or a signal of its own.
+
+    Its text may contain a path or an address.
+    """
+    if event.kind is ExitKind.SCRIPT:
+        return event.detail.partition(":")[0]
+    is_own = event.kind is ExitKind.SIGNAL and event.detail in CRASHES
+    return event.detail if is_own else ""
+
+
+def deterministic_failure(job: Job) -> Loss | None:
+    """Return the newest loss if the script may fail like that before its first step wherever it is
+    started: two have, and nobody who is left has come further.
+    """
+    last = job.budget.losses[-1] if job.budget.losses else None
+    if last is None or not last.likeness or job.membership.committed:
+        return None
+    alike = sum(loss.likeness == last.likeness and not loss.committed for loss in job.budget.losses)
+    further = WAY_IN[WAY_IN.index(last.reached) + 1 :]
+    has_company = any(replica.state in further for replica in job.replicas.values())
+    return last if alike > 1 and not has_company else None
+
+
+def charge(
+    tx: Transaction,
+    kind: ExitKind,
+    sentence: str,
+    *,
+    likeness: str = "",
+    reached: ReplicaState = ReplicaState.STARTING,
+) -> None:
+    """Count a loss that nobody asked for against the restart budget."""
+    committed = tx.job.membership.committed
+    loss = Loss(
+        at_s=tx.now_s,
+        kind=kind,
+        sentence=sentence,
+        committed=committed,
+        likeness=likeness,
+        reached=reached,
+    )
+    other = [one for one in tx.job.budget.losses if bool(one.committed) != bool(committed)]
+    alike = [one for one in tx.job.budget.losses if bool(one.committed) == bool(committed)]
+    was_spent = is_spent(tx)
+    kept = (*other, *[*alike, loss][-(tx.settings.restart_budget + 1) :])
+    tx.job.budget = replace(tx.job.budget, losses=kept)
+    if not was_spent and is_spent(tx):
+        tx.notes.append(
+            f"the restart budget of {tx.settings.restart_budget} is spent: nothing is started "
+            f"until a loss is older than {tx.settings.restart_forget_s:g} s and a step was "
+            "committed since"
+        )
