@@ -13,8 +13,8 @@ each module knows only those under it:
     sizing         how many there should be; whom to start, take in and send away
     lifecycle      stop, suspend, finish, lose the state, end
     replicas       start, send away and end a replica; accept what the membership decides
-    transaction    what this call has changed, ordered and noted so far
     crash_loop     the restart budget: what losses cost
+    transaction    what this call has changed, ordered and noted so far
     transitions    the tables of stages and of replicas' states
 """
 
