@@ -12,7 +12,7 @@ WORKERS := -n 3 --dist worksteal
 QUICK := $(WORKERS) -m "not slow and not soak and not frameworks"
 DEFAULT := $(WORKERS) -m "not soak and not frameworks"
 
-.PHONY: demo test quick verify durations test-with lint soak fuzz chaos frameworks clean
+.PHONY: demo test quick docs verify durations test-with lint soak fuzz chaos frameworks clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test    set up, then lint, types, contracts and all quick tests, of each mechanism one (under 8 minutes)"
 	@echo "make verify  the slow ones too: before a change is done (under 25 minutes)"
 	@echo "make durations   make verify, and record in tests/durations.txt what each test took: over 2 seconds is slow"
+	@echo "make docs    write the documentation as a site: build/docs/index.html"
 	@echo "make test-with   what make verify runs, with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
 	@echo "make soak    long randomised runs; SEED=n repeats one"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
@@ -32,11 +33,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(PY) -m pliant demo
 
+# Fails on a link to a page or heading that is not there.
+docs: $(READY)
+	$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
+
 lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
+	@$(MAKE) --no-print-directory docs
 
 # Beside each other: types are checked by one process, and tests wait.
 test: $(READY)

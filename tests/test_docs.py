@@ -37,7 +37,9 @@ def test_the_script_of_the_readme_is_the_example() -> None:
 def test_every_room_is_on_the_map() -> None:
     rooms = {path.parent.name for path in (ROOT / "src" / "pliant").glob("*/__init__.py")}
 
-    mapped = set(re.findall(r"^\| `(\w+)/`", (ROOT / "docs/architecture.md").read_text(), re.M))
+    mapped = set(
+        re.findall(r"^\| `(\w+)/`", (ROOT / "docs/explanation/architecture.md").read_text(), re.M)
+    )
 
     assert mapped == rooms
 
@@ -51,7 +53,7 @@ def test_every_fault_point_is_in_the_how_to_page() -> None:
 
 
 def test_the_ways_through_the_rooms_and_the_places_to_open_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
+    text = (ROOT / "docs/explanation/architecture.md").read_text()
     source = ROOT / "src" / "pliant"
 
     steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, re.MULTILINE)
@@ -151,25 +153,37 @@ def test_every_kind_of_device_is_on_its_page() -> None:
         ("docs/howto/survive-and-resume.md", "else after {lease_minutes} minutes without a sign"),
         ("docs/howto/checkpoints.md", "silent for {lease_minutes} minutes by the watcher's own"),
         ("docs/howto/checkpoints.md", "or one {upload_mb} MiB part ({timeout_s})"),
-        ("docs/protocol.md", "(`register_s`, {register_s} s;"),
-        ("docs/protocol.md", "for {apart_s} s; then one replica tries it"),
-        ("docs/protocol.md", "up to {longest_apart_minutes} minutes; once replicas of both"),
-        ("docs/security.md", "{connections} connections (fewer with few descriptors)"),
-        ("docs/security.md", "{ask_s} s to say what is wanted; {requests} requests at once"),
-        ("docs/security.md", "{body_mb} MB of body; {events_mb} MB of events an answer"),
+        ("docs/explanation/protocol.md", "(`register_s`, {register_s} s;"),
+        ("docs/explanation/protocol.md", "for {apart_s} s; then one replica tries it"),
         (
-            "docs/security.md",
+            "docs/explanation/protocol.md",
+            "up to {longest_apart_minutes} minutes; once replicas of both",
+        ),
+        ("docs/explanation/security.md", "{connections} connections (fewer with few descriptors)"),
+        (
+            "docs/explanation/security.md",
+            "{ask_s} s to say what is wanted; {requests} requests at once",
+        ),
+        (
+            "docs/explanation/security.md",
+            "{body_mb} MB of body; {events_mb} MB of events an answer",
+        ),
+        (
+            "docs/explanation/security.md",
             "{user_requests} requests at once; {claims} claims, with {burst} changes",
         ),
-        ("docs/security.md", "{strangers} strangers at once, {stranger_s} s each"),
-        ("docs/security.md", "One JSON object of at most {message_mb} MB"),
-        ("docs/security.md", "output is kept in {output_mb} MB per replica"),
-        ("docs/security.md", "the event log in {log_mb} MB"),
-        ("docs/allocation.md", "`min_gain` ({min_gain})"),
-        ("docs/allocation.md", "has had its size for `rest_s` ({pool_rest_s} s)"),
-        ("docs/allocation.md", "waited for `patience_s` ({patience_s} s)"),
-        ("docs/allocation.md", "needs more than {at_once} devices at once"),
-        ("docs/allocation.md", "`urgent` {urgent}, `high` {high}, `normal` {normal}, `low` {low}"),
+        ("docs/explanation/security.md", "{strangers} strangers at once, {stranger_s} s each"),
+        ("docs/explanation/security.md", "One JSON object of at most {message_mb} MB"),
+        ("docs/explanation/security.md", "output is kept in {output_mb} MB per replica"),
+        ("docs/explanation/security.md", "the event log in {log_mb} MB"),
+        ("docs/explanation/allocation.md", "`min_gain` ({min_gain})"),
+        ("docs/explanation/allocation.md", "has had its size for `rest_s` ({pool_rest_s} s)"),
+        ("docs/explanation/allocation.md", "waited for `patience_s` ({patience_s} s)"),
+        ("docs/explanation/allocation.md", "needs more than {at_once} devices at once"),
+        (
+            "docs/explanation/allocation.md",
+            "`urgent` {urgent}, `high` {high}, `normal` {normal}, `low` {low}",
+        ),
     ],
 )
 def test_a_limit_on_a_page_is_that_of_the_code(page: str, sentence: str) -> None:

@@ -26,7 +26,7 @@ CROSS_MODULE_TESTS = {
     "coordinator/test_joint_hosts_attacked.py": "hosts and coordinators to which anything happens",
     "core/job/test_died_together.py": "of one event follows something in several modules",
     "core/allocation/test_machine.py": "a state machine of everything that can happen to a pool",
-    "core/allocation/test_page.py": "the examples of docs/allocation.md",
+    "core/allocation/test_page.py": "the examples of docs/explanation/allocation.md",
     "core/job/test_waking.py": "controller and members, of whom one slept too long",
     "core/test_explorer.py": "controller and members in every order of events",
     "engine/test_against_plain_loop.py": "a session alone and a plain loop",

@@ -1,7 +1,7 @@
 """The seeded faults: each takes one rule of the protocol or of allocation out of the source.
 
 R1 to R21 are the rules of changing a membership, 5.6 its invariants; "allocation" is what
-docs/allocation.md promises.
+docs/explanation/allocation.md promises.
 """
 
 from __future__ import annotations

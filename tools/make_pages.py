@@ -37,13 +37,13 @@ the job alone. `tests/features/test_against_plain_loops.py` compares each with a
 PyTorch: gradients to 1e-6 of what was added up (16-bit and cancelling ones to what their format
 allows), and weights bit for bit after a step from the same gradient.
 
-All of it holds in replicas of [several workers](howto/shard-a-replica.md), of which the third
+All of it holds in replicas of [several workers](../howto/shard-a-replica.md), of which the third
 column says where not: it is shown in replicas of two workers by the same tests, or by others that
 `tests/features/several_workers.py` names. Models that are trained by the first of the two above are
 also put under `fully_shard` there, which changes no bits; "not under `fully_shard`" says what ends
 with a sentence then, of pliant or of torch, and works as long as that part of the model is whole.
 
-What nobody can see from outside is in [assumptions](assumptions.md).
+What nobody can see from outside is in [exactness](../explanation/exactness.md).
 """
 
 COLUMNS = ("what", "result", "several workers", "note")
@@ -57,7 +57,7 @@ and is a `TransitionError` that tells the last events of its object.
 
 A cause in `code` is what a worker or the coordinator says; the others are what the core concludes.
 The diagrams leave out where a state stays; the tables have it all. How the parts play together is
-in [the protocol](protocol.md).
+in [the protocol](../explanation/protocol.md).
 """
 
 MACHINES: tuple[tuple[Machine[Any], str], ...] = (
@@ -152,10 +152,10 @@ def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 PAGES = {
-    "docs/features.md": features_page,
-    "docs/refusals.md": topics.page,
-    "docs/states.md": states_page,
-    "docs/screens.md": captures.page,
+    "docs/reference/features.md": features_page,
+    "docs/reference/refusals.md": topics.page,
+    "docs/reference/states.md": states_page,
+    "docs/reference/screens.md": captures.page,
 }
 
 

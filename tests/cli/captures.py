@@ -1,4 +1,4 @@
-"""What the screens show, as docs/screens.md has it: drawn by the code that draws them for people.
+"""What the screens show, as docs/reference/screens.md has it: drawn by the code that draws them for people.
 
 ``recorded.jsonl`` is the event log of a real run, without its machine and with less of what no
 screen shows: ``pliant run --start 2 --max 4 --name gpt train_gpt.py --checkpoint DIR``, then
@@ -231,7 +231,7 @@ SCREENS: tuple[tuple[str, str, Callable[[], str]], ...] = (
 
 
 def page() -> str:
-    """Return docs/screens.md."""
+    """Return docs/reference/screens.md."""
     with universal_time():
         parts = [
             f"## {title}\n\n{fill(said, 130, break_on_hyphens=False)}\n\n```text\n{draw()}\n```\n"

@@ -747,7 +747,7 @@ MADE: dict[str, Script | Listed] = {
         given(dataset=Stream),
         "data",
         "IterableDataset",
-        "[a list of its samples](howto/bring-your-script.md#what-to-know)",
+        "[a list of its samples](../howto/bring-your-script.md#what-to-know)",
     ),
     "the DataLoader's dataset is a stream (IterableDataset); a session fetches "
     "samples by index: read it into a list first, DataLoader(list(dataset), ...), or into a "
@@ -785,7 +785,7 @@ MADE: dict[str, Script | Listed] = {
         given(dataset=lambda: DataLoader(POINTS, batch_sampler=[[0, 1, 2], [3]])),
         "data",
         "batch samplers whose batches have several sizes",
-        "[their order alone](howto/bring-your-script.md#what-to-know); or batches of one "
+        "[their order alone](../howto/bring-your-script.md#what-to-know); or batches of one "
         "size, of which the last of an epoch may be shorter",
     ),
     "micro_batch_size is not given: say how many samples go through the model at "
@@ -997,7 +997,7 @@ LOOP: dict[str, Script | Listed] = {
         zipped(lambda steps, loader: (zip(step, loader, strict=False) for step in steps)),
         "data",
         "a DataLoader of the script's own in a step",
-        "`dataset=`; what cannot be seen of such a loop is [here](assumptions.md)",
+        "`dataset=`; what cannot be seen of such a loop is [here](../explanation/exactness.md)",
     ),
     "an iterator of a DataLoader that was made before step 0 was drawn from there: "
     f"what it gives is another thing on every replica; {OWN_DATA}, or make the iterator "

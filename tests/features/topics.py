@@ -37,7 +37,7 @@ TOPICS = (
     Topic(
         "A script that was not written for pliant",
         "Give the model, the optimizer and the dataset to a `pliant.Session`. "
-        "[Bring your script](howto/bring-your-script.md) shows the lines for torchrun, for each "
+        "[Bring your script](../howto/bring-your-script.md) shows the lines for torchrun, for each "
         "Trainer and for a plain loop.",
         ("engine/worker/",),
     ),
@@ -50,8 +50,9 @@ TOPICS = (
     Topic(
         "Datasets, loaders and samplers",
         "A session fetches samples by index, in an order that depends on the seed and the epoch "
-        "alone. [Bring your script](howto/bring-your-script.md#what-to-know) shows streams, batch "
-        "samplers and DataLoaders; [prepare data](howto/prepare-data.md) shows the rest.",
+        "alone. [Bring your script](../howto/bring-your-script.md#what-to-know) shows streams, "
+        "batch "
+        "samplers and DataLoaders; [prepare data](../howto/prepare-data.md) shows the rest.",
         ("engine/data/", "core/step/"),
     ),
     Topic(
@@ -70,18 +71,19 @@ TOPICS = (
         "Replicas that differ",
         "Every replica must run the same code with the same seed. Write files and print where "
         "`session.leader` is true; change nothing else there. "
-        "[Check your script](howto/check-your-script.md) finds the place.",
+        "[Check your script](../howto/check-your-script.md) finds the place.",
         ("engine/protocol/", "engine/guard/", "engine/evaluation"),
     ),
     Topic(
         "Replicas of several workers",
-        "[Shard a replica](howto/shard-a-replica.md) says what `pliant.mesh` takes, and what "
+        "[Shard a replica](../howto/shard-a-replica.md) says what `pliant.mesh` takes, and what "
         "`fully_shard`, `parallelize_module` and schedules of stages can do.",
         ("engine/replica/", "engine/local_tensors", "engine/state/whole_weights"),
     ),
     Topic(
         "Checkpoints",
-        "Give each run a place of its own. [Checkpoints](howto/checkpoints.md) says what is kept "
+        "Give each run a place of its own. [Checkpoints](../howto/checkpoints.md) says what is "
+        "kept "
         "where, and how to look at it, verify it and export it.",
         (
             *("checkpoint/", "cli/checkpoint_commands", "core/durability"),
@@ -91,7 +93,8 @@ TOPICS = (
     ),
     Topic(
         "Sizes and the policy",
-        "Sizes obey min <= start <= max. [The elastic policy](policy.md) has every field with its "
+        "Sizes obey min <= start <= max. [The elastic policy](../explanation/policy.md) has "
+        "every field with its "
         "range.",
         ("core/job/", "core/membership/", "core/policy/"),
     ),
@@ -102,19 +105,20 @@ TOPICS = (
     ),
     Topic(
         "Files: jobs, pools and clusters",
-        "Mend the field or the line that the sentence names. [Run a job](howto/run-a-job.md) has a "
+        "Mend the field or the line that the sentence names. [Run a job](../howto/run-a-job.md) "
+        "has a "
         "complete job file.",
         ("spec/", "cli/job_file", "machine/files", "run/job_config"),
     ),
     Topic(
         "Checking a script",
-        "[Check your script](howto/check-your-script.md) has the options.",
+        "[Check your script](../howto/check-your-script.md) has the options.",
         ("cli/check_command", "run/check"),
     ),
     Topic(
         "The directory of a run, and going on",
         "`--out` names a new directory, `--resume` goes on in an old one. "
-        "[Survive and resume](howto/survive-and-resume.md) says which runs can go on.",
+        "[Survive and resume](../howto/survive-and-resume.md) says which runs can go on.",
         ("run/", "observe/runs", "cli/start"),
     ),
     Topic(
@@ -128,7 +132,7 @@ TOPICS = (
     Topic(
         "Several hosts",
         "Type the same command on every host. "
-        "[Run on several hosts](howto/run-on-several-hosts.md) says what each of them needs.",
+        "[Run on several hosts](../howto/run-on-several-hosts.md) says what each of them needs.",
         (
             *("agent/", "machine/", "core/placement"),
             *("cli/several_hosts", "cli/host_commands"),
@@ -137,13 +141,13 @@ TOPICS = (
     Topic(
         "Coordinators and their register",
         "Give each job a `--register`, a `--token-file` and a place to `--join` of its own. "
-        "[Run on several hosts](howto/run-on-several-hosts.md) says where they lie.",
+        "[Run on several hosts](../howto/run-on-several-hosts.md) says where they lie.",
         ("coordinator/", "run/coordinator_places", "run/register_location"),
     ),
     Topic(
         "TLS",
         "Every node needs its certificate, its key and the CA in PEM form. "
-        "[Encrypt the traffic](howto/encrypt-the-traffic.md) has the commands.",
+        "[Encrypt the traffic](../howto/encrypt-the-traffic.md) has the commands.",
         ("machine/tls",),
     ),
     Topic(
@@ -155,13 +159,13 @@ TOPICS = (
     Topic(
         "Starting a pool",
         "`--devices` names or counts the devices, `--config` has teams and classes. "
-        "[Share a pool](howto/share-a-pool.md) has examples.",
+        "[Share a pool](../howto/share-a-pool.md) has examples.",
         (*("run/pool_", "core/device_names", "pool/capacity", "spec/pool", "spec/trace"),),
     ),
     Topic(
         "Claims, teams and quotas",
         "`pliant pool status` names the devices, teams, classes and claims that there are. "
-        "[Run in a pool](howto/run-in-a-pool.md) says what a claim may ask for.",
+        "[Run in a pool](../howto/run-in-a-pool.md) says what a claim may ask for.",
         (
             "pool/",
             "core/allocation/",
@@ -171,24 +175,24 @@ TOPICS = (
     Topic(
         "Pools that users share",
         "The owner of the pool and root may change it; others change their own claims. "
-        "[Who may do what](security.md) has the rules.",
+        "[Who may do what](../explanation/security.md) has the rules.",
         ("machine/device_locks", "pool/auth"),
     ),
     Topic(
         "Simulations",
-        "[Simulate a cluster](howto/simulate-a-cluster.md) has the form of clusters, ways and "
+        "[Simulate a cluster](../howto/simulate-a-cluster.md) has the form of clusters, ways and "
         "generators.",
         ("simulate/", "cli/simulate_command", "spec/cluster"),
     ),
     Topic(
         "Workloads and exported jobs",
-        "[What would it have saved us](howto/what-would-it-have-saved.md) has the commands for "
+        "[What would it have saved us](../howto/what-would-it-have-saved.md) has the commands for "
         "Slurm and Kubernetes, and the columns of a workload.",
         ("spec/workload", "spec/exported_jobs"),
     ),
     Topic(
         "Replays",
-        "[Replay a run](howto/replay-a-run.md) says which logs can be replayed, and from when.",
+        "[Replay a run](../howto/replay-a-run.md) says which logs can be replayed, and from when.",
         ("simulate/replay_", "simulate/pool_scenario", "cli/replay"),
     ),
     Topic(

@@ -1,4 +1,4 @@
-"""What a job opens to others is what docs/security.md says, and no more."""
+"""What a job opens to others is what docs/explanation/security.md says, and no more."""
 
 from __future__ import annotations
 

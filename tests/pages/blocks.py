@@ -9,6 +9,7 @@ Every block of README and ``docs/`` names a language, and that says what is done
     json      it must be JSON
     text      a picture or a format: nothing to run, so no line of it may begin with a command
     mermaid   a picture
+    {eval-rst}  what Sphinx fills in; ``make docs`` runs it
 
 All of a page happens in one fresh directory that has ``examples/``, with a home of its own, from
 top to bottom, and everything must end with exit code 0.  After each command the test waits, as a
@@ -47,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 DIRECTIVES = Path(__file__).parent / "directives"
 
-LANGUAGES = frozenset({"sh", "console", "python", "yaml", "json", "text", "mermaid"})
+LANGUAGES = frozenset({"sh", "console", "python", "yaml", "json", "text", "mermaid", "{eval-rst}"})
 VERBS = (
     "not run",
     "goes on",
@@ -66,7 +67,7 @@ COMMAND = re.compile(r"\s*(\$ |(pliant|python3?|pip|pipx|uv|make|openssl) )")
 
 _WORD = re.compile(r" *<!-- (\w+) -->$")
 _SECTION = re.compile(r"\[(\w+)\]$")
-_FENCE = re.compile(r"( *)```(\w*)\s*$")
+_FENCE = re.compile(r"( *)```(\w*|\{eval-rst\})\s*$")
 
 
 class PageError(Exception):

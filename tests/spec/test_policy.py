@@ -25,7 +25,7 @@ from pliant.spec.policy import (
     start_that_fits,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "policy.md"
 
 JOB = """\
 apiVersion: pliant.dev/v1alpha1

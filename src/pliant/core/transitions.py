@@ -2,7 +2,7 @@
 
 Owns the form in which every state machine of the core says what it may do, in the manner of h11:
 the rows are data, and each machine sets its state in one function, which asks ``Machine.follow``.
-Knows no machine; ``tools/make_pages.py`` draws them all in ``docs/states.md``.
+Knows no machine; ``tools/make_pages.py`` draws them all in ``docs/reference/states.md``.
 
 A cause is the name of an event (``Prepared``), or a few words for what the core itself concludes
 (``all prepared``).
