@@ -1,4 +1,4 @@
-"""What the screens show, as docs/reference/screens.md has it: drawn by the code that draws them for people.
+"""What docs/reference/screens.md shows: the screens, drawn by the code that draws them for people.
 
 ``recorded.jsonl`` is the event log of a real run, without its machine and with less of what no
 screen shows: ``pliant run --start 2 --max 4 --name gpt train_gpt.py --checkpoint DIR``, then

@@ -2,9 +2,9 @@
 
 Owns the value behind the coordinator's half of the protocol, what can be read off it, and the one
 function that changes its phase.  The moves are in ``changes`` (plan, lose, tick), ``worker_events``
-(what workers say) and ``rejoin`` (what a new coordinator begins with); ``docs/reference/states.md`` shows
-where they lead.  None of them chooses *which* replicas to add or let go (the controller does) or
-knows of nodes, processes, sockets, torch or the wall clock.
+(what workers say) and ``rejoin`` (what a new coordinator begins with); where they lead is in
+``docs/reference/states.md``.  None of them chooses *which* replicas to add or let go (the
+controller does) or knows of nodes, processes, sockets, torch or the wall clock.
 
 A Broken waits ``grace_s`` for the exit report that mostly explains it, then everybody reforms.
 Silence past a deadline is a loss, so there is one failure path instead of two.  News of an older

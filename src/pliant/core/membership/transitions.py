@@ -1,6 +1,6 @@
 """The states of a membership and of a member, and what may follow each of them.
 
-Owns the two tables, as data; ``docs/reference/states.md`` shows them.  ``state.moved`` follows the one,
+Owns the two tables, as data; ``docs/reference/states.md`` shows them.  ``state.moved`` follows one,
 ``member.became`` the other.
 
 What a worker says is heard in a phase whose row names it; it is stale in any other.  Hearing
