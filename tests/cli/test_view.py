@@ -324,6 +324,22 @@ def test_output_is_that_of_one_replica_all_or_none(show: str | None, shown: str)
     assert text.getvalue() == shown
 
 
+def test_output_is_that_of_the_replica_that_leads_not_of_the_oldest() -> None:
+    view, text = plain()
+    story = Story().started().start("r1", "r2", "r3").spare("r1", "r2", "r3")
+    story.switch("r1").switch("r1", "r3").switch("r1", "r3", "r2").exited("r1", "signal", "SIGKILL")
+    for record in story.reform("r3", "r2").records:
+        view.take_record(record)
+
+    for name in ("r2", "r3"):
+        view.output(name, f"hello of {name}")
+    view.take_record(story.switch("r2").records[-2])
+    for name in ("r3", "r2"):
+        view.output(name, f"bye of {name}")  # r3 leaves, and may be in its last tail
+
+    assert text.getvalue().splitlines() == ["hello of r3", "bye of r3", "bye of r2"]
+
+
 @pytest.mark.parametrize(
     ("show", "shown"),
     [

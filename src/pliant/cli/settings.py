@@ -240,7 +240,7 @@ SETTINGS = (
         name="show",
         metavar="all|none|REPLICA",
         commands=(RUN,),
-        help="Whose output to show.  [default: the oldest replica's]",
+        help="Whose output to show.  [default: that of the replica that leads]",
     ),
     Setting(
         name="pool",

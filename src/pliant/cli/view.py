@@ -70,13 +70,13 @@ class JobView:
         self._num_shown = board.timeline.num_resizes
 
     def shows(self, worker: str) -> bool:
-        """Whether this worker's output is shown; by default that of the oldest replica that
-        trains, of several workers of the first.
+        """Whether this worker's output is shown; by default that of the replica that leads, of
+        several workers of the first.
         """
         replica = replica_of(worker)
         if self._show is not None:
             return self._show in ("all", replica, worker)
-        return replica == next(iter(self.board.replicas), replica) and not is_follower(worker)
+        return self.board.living.leads(replica) and not is_follower(worker)
 
     def shown_lines(self, worker: str, text: str) -> list[str]:
         """Return what to print when a worker has printed a line."""

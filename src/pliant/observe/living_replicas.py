@@ -60,6 +60,17 @@ class LivingReplicas:
     is_holding: bool = False
     """The newest generation waits below the minimum."""
 
+    members: tuple[str, ...] = ()
+    """Of the newest generation, the first leads; none: nobody trains yet."""
+
+    led: str = ""
+    """Who led before, and may be in its last tail yet."""
+
+    def leads(self, name: str) -> bool:
+        """Whether a replica's tails are the job's; before the first step the oldest's are."""
+        there = (one for one in (*self.members, *self.named) if one in self.named)
+        return name in (next(there, name), self.led)
+
     def follow(self) -> None:
         """Another coordinator: they count again once their agent has said that they live."""
         self.former |= self.named
@@ -110,6 +121,8 @@ class LivingReplicas:
                     self._set(name, ReplicaActivity.JOINING)
             return
         self.is_holding = bool(order.get("hold"))
+        self.led = next(iter({*self.members[:1]} - members.keys()), "")
+        self.members = tuple(members)
         self._forget(self.silent - members.keys())
         for name, replica in self.named.items():
             if replica.state is ReplicaActivity.TRAINING and name not in members:
