@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -52,12 +53,13 @@ def main() -> None:
             faults.install_plan(options.faults, replica=session.replica)
         log = session.open_log(options.digest_file.with_name("log.csv"))
         print("step,loss", file=log)
+        gain = 1.0
         for total in (FIRST_CALL, SECOND_CALL):
             for step in session.steps(total - (me == options.short)):
                 for points, labels in step:
                     if step.index == options.stop_at:
                         step.stop()
-                    step.backward(nn.functional.cross_entropy(model(points), labels))
+                    step.backward(nn.functional.cross_entropy(model(points * gain), labels))
                 print(step.index, step.loss, sep=",", file=log)
                 fail(session, is_asked=options.leader_fails == "tail" and session.committed == 3)
                 if meeting and step.index == FIRST_CALL - 1:
@@ -70,6 +72,7 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
+            gain += torch.rand(1).item() + random.random()  # of a phase, on each replica alike
             print("reached", total, file=log)
         fail(session, is_asked=options.leader_fails == "end")
         linger(options.lingers if me == "r1" else None)

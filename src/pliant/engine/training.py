@@ -166,7 +166,11 @@ class Training:
     def arrive(self, total: int) -> bool:
         """Begin a call of ``steps()``; False if the job has finished it."""
         self.comparison.total = total
-        return self.membership.arrive(total)
+        if self.membership.arrive(total):
+            return True
+        # The code behind it draws what it drew where this call was trained: see next_step.
+        randomness.seed_place("head", self.schedule.seed, total)
+        return False
 
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over.
