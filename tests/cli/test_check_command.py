@@ -58,7 +58,8 @@ def test_all_that_is_the_same_is_told_in_one_screen(
     assert capsys.readouterr().out == (
         "  1.0 s  alone: 6 steps\n"
         "  1.0 s  two replicas from the start: the same\n"
-        "  1.0 s  one replica; after step 4 another joins: the same\n"
+        "  1.0 s  one replica; after step 4 another joins, at step 5 the first is killed: "
+        "the same\n"
         "  1.0 s  two replicas; at step 3 the older is killed and replaced: the same\n"
         "The same in every history: model, optimizer, buffers, extra_state, logged values, what "
         "the leader prints and 1 written file.\n"
@@ -74,9 +75,10 @@ def test_the_first_difference_comes_with_its_likely_cause(
 
     said = capsys.readouterr().out.splitlines()
     first = "at step 0 micro-batch 1 has the loss 2.0 on r2, alone 1.0"
-    assert said[2] == f"  1.0 s  one replica; after step 4 another joins: DIFFERS: {first}"
+    words = "one replica; after step 4 another joins, at step 5 the first is killed"
+    assert said[2] == f"  1.0 s  {words}: DIFFERS: {first}"
     assert said[4:-1] == [
-        f"First difference, with one replica; after step 4 another joins: {first}.",
+        f"First difference, with {words}: {first}.",
         "  also: weight after step 0 differs on r2 from that alone",
         "  also: log.csv has other content",
     ]

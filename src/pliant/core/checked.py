@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from pliant.core.counts import in_words
 
 CHECK_VARIABLE = "PLIANT_CHECK"
 """In the environment of a script that is being checked: its orders."""
@@ -44,10 +46,15 @@ _SUMS = "a replica computes only some micro-batches: what is added up over them 
 HINTS = {
     "samples": "what the dataset returns depends on more than the index, such as an attribute, "
     "shared memory that changes while loaders fetch ahead, a generator or a file of its own",
+    "loss": "the loss depends on something beside the weights and the samples that is not the same "
+    "everywhere: what earlier tails have changed and a joiner has not (an attribute of a class or "
+    "module, an iterator, a closure), or a generator of the script's own; compute it from "
+    "step.index, or give it to extra_state=",
     "logged": _SUMS,
     "printed": _SUMS,
-    "file": "several replicas write it, or a killed one had not flushed it: write rows with "
-    "session.open_log(path), and other files only where session.leader is true",
+    "file": "several replicas write it, a killed one had not flushed it, or who writes it has not "
+    "run the earlier tails: write rows with session.open_log(path), other files only where "
+    "session.leader is true, and of what tails have kept only what is in extra_state=",
 }
 """What a difference of these kinds mostly comes from, if nothing else names a cause."""
 
@@ -71,6 +78,8 @@ class CheckOrders:
     """From this boundary on it trains only together with ``hold_for``; None: it never waits."""
     hold_for: int = 0
     """Replicas, with itself; 0: it waits until it is told to stop."""
+    holds_once: bool = False
+    """Once they are together it waits no more."""
     fault: str = ""
     """A plan of ``pliant.testing.faults``."""
 
@@ -85,6 +94,7 @@ class CheckHistory:
     least: int = 1
     hold_from: int | None = None
     hold_for: int = 0
+    holds_once: bool = False
     fault: str = ""
     act: str = ""
     """What is asked of the job once it waits: ``scale`` or ``suspend``."""
@@ -93,14 +103,16 @@ class CheckHistory:
 def histories(steps: int, *, is_durable: bool) -> list[CheckHistory]:
     """Return those for a script that trains so many steps."""
     half, late = steps // 2, 2 * steps // 3
+    last = (late + steps) // 2
     both = "two replicas from the start"
-    join = f"one replica; after step {late} another joins"
+    join = f"one replica; after step {late} another joins, at step {last} the first is killed"
     kill = f"two replicas; at step {half} the older is killed and replaced"
     stop = f"two replicas; suspended after step {late} and resumed"
-    fault = f"r1@vote:{half}=SIGKILL"
+    fault, lone = f"r1@vote:{half}=SIGKILL", f"r1@vote:{last}=SIGKILL"
+    joins = CheckHistory(name="join", words=join, start=1, hold_from=late, hold_for=2, act="scale")
     found = [
         CheckHistory(name="two", words=both, start=2, least=2),
-        CheckHistory(name="join", words=join, start=1, hold_from=late, hold_for=2, act="scale"),
+        replace(joins, fault=lone, holds_once=True),  # so that who joined comes to lead
         CheckHistory(name="kill", words=kill, start=2, hold_from=1, hold_for=2, fault=fault),
         CheckHistory(name="stop", words=stop, start=2, least=2, hold_from=late, act="suspend"),
     ]
@@ -207,7 +219,7 @@ def causes(alone: Trace, found: Sequence[Difference], notes: Iterable[str]) -> l
     said = list(alike.values())
     first = next(iter(of_training(found) or found), None)
     if first is not None and first.variables:
-        names = ", ".join(first.variables[:MOST_NAMED])
+        names = in_words(first.variables, MOST_NAMED)
         said.append(
             f"variables of the script with other values there than alone: {names}. A replica "
             "computes only some micro-batches, and a joiner has run no earlier tail: a value "

@@ -135,6 +135,8 @@ class Recorder:
             pause.wait(LOOK_S)
             if time.monotonic() > deadline_s:
                 Path(self._orders.recordings, "go").touch()  # it does not come
+        if self._orders.holds_once:
+            Path(self._orders.recordings, "go").touch()
         membership.tell_busy(0.0)
 
     def _may_go_on(self, membership: WorkerMembership) -> bool:

@@ -48,6 +48,9 @@ POLL_S = 0.05
 END_S = 10.0
 """Longest wait for a run that is told to end, in seconds."""
 
+ORDERS = ("hold_from", "hold_for", "holds_once", "fault")
+"""What a history asks of each replica."""
+
 RESTARTS = 3
 """Of replicas that fail: whoever fails by itself fails again."""
 
@@ -97,7 +100,7 @@ def play(stage: CheckStage, history: CheckHistory, limit_s: float) -> Played:
     here = _Play(stage, history)
     given = f"--min {history.least} --max 2 --start {history.start} --max-restarts {RESTARTS}"
     given += f" --show none --name {history.name} --workers-per-replica {stage.workers}"
-    orders = {name: getattr(history, name) for name in ("hold_from", "hold_for", "fault")}
+    orders = {name: getattr(history, name) for name in ORDERS}
     words = ("-m", "pliant", "run", *given.split(), "--out", str(here.out), *stage.words)
     played = here.run(words, orders, act=history.act, limit_s=limit_s)
     if history.act != "suspend" or played.code != EXIT_STOPPED:
