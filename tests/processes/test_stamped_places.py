@@ -59,5 +59,6 @@ def test_the_place_of_the_first_replica_is_the_jobs_also_for_a_resume(
     for name in ("ckpt", "last.pt"):
         assert len(list(tmp_path.glob(f"outputs/*/{name}"))) == 1, name
     assert int((job.out / "outputs" / "end.txt").read_text()) > before / 2
-    (told, *_) = [n["text"] for n in job.records("note") if "checkpoints go to" in n["text"]]
-    assert "use pliant.run_dir()" in told
+    (told, *_) = [n for n in job.records("note") if "checkpoints go to" in n["text"]]
+    assert "use pliant.run_dir()" in told["text"]
+    assert told["lasting"]

@@ -246,7 +246,8 @@ class Checkpoint:
             channel.noted(
                 f"{name} go to {place}, as this run began, and not to {mine}: a place named by "
                 "time or process is another on every replica, and what the script itself writes "
-                "there is split; use pliant.run_dir() (pliant docs prepare-data)"
+                "there is split; use pliant.run_dir() (pliant docs prepare-data)",
+                lasting=True,
             )
 
     def _open(self) -> Writer:

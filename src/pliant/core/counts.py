@@ -18,11 +18,13 @@ def counted(number: object, noun: str = "device") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{plural}"
 
 
-def in_words(names: Sequence[str]) -> str:
-    """Return all of them in one phrase.
+def in_words(names: Sequence[str], most: int | None = None) -> str:
+    """Return all of them in one phrase, or the first and how many more there are.
 
-    >>> in_words(["a"]), in_words(["a", "b", "c"])
-    ('a', 'a, b and c')
+    >>> in_words(["a"]), in_words(["a", "b", "c"]), in_words(["a", "b", "c"], 1)
+    ('a', 'a, b and c', 'a and 2 more')
     """
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
     *before, last = names
     return f"{', '.join(before)} and {last}" if before else last

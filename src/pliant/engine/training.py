@@ -299,7 +299,7 @@ class Training:
             digest=digest,
             draws=self.schedule.draws_digest(result.step),
         )
-        self.guards.on_commit()
+        self.guards.on_commit(decision.is_leader)
         self.done = Done(loss=gradient.extras.loss, decision=decision)
         if self.recorder is not None:
             self.recorder.commit(result.step, digest)

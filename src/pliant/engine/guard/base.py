@@ -32,7 +32,7 @@ class Guards:
     on_computed: Hook
     """All micro-batches of this replica are computed."""
     on_commit: Hook
-    """The step is committed."""
+    """``(leads)``: the step is committed, and this replica is to lead its tail, or another."""
     on_lead: Hook
     """``(step)``: the script asks in the tail of a step that this replica leads; None: it ends."""
     on_work: Hook

@@ -112,14 +112,14 @@ class DatasetAttributes:
         shared = [n for n in names if now.get(n, "").startswith(SHARED) and n not in self.volatile]
         if shared:
             return (
-                f"the dataset's {_named(shared)} in shared memory changed while loader processes "
+                f"the dataset's {_listed(shared)} in shared memory changed while loader processes "
                 "fetch ahead: if samples depend on it, they depend on how far ahead each replica's "
                 f"are; {_FOR_DATASETS}"
             )
         if not names:
             return ""
         return (
-            f"the dataset's {_named(names)} changed after the loader processes had started, which "
+            f"the dataset's {_listed(names)} changed after the loader processes had started, which "
             f"do not see it; {_FOR_DATASETS}"
         )
 
@@ -191,7 +191,7 @@ class Differences:
         )
         if names:
             self._noted(
-                f"{' and '.join(names[:MAX_NAMED])} in the environment, which the script reads, "
+                f"{in_words(names, MAX_NAMED)} in the environment, which the script reads, "
                 f"{'is' if len(names) == 1 else 'are'} not what the replicas that train have: if "
                 "what it trains depends on it, their gradients do not fit together; set it alike "
                 "on every host"
@@ -385,15 +385,12 @@ def _unpack(packed: bytes) -> tuple[Words, set[str]]:
 
 def _told(mine: Words, theirs: Words, names: Sequence[str], where: str) -> str:
     """Say what the first of these names are here, and what they are there."""
-    return " and ".join(
+    said = [
         f"{name!r} is {mine.get(name, 'missing')} here and {theirs.get(name, 'missing')} {where}"
-        for name in names[:MAX_NAMED]
-    )
-
-
-def _named(names: Sequence[str]) -> str:
-    return " and ".join(map(repr, names[:MAX_NAMED]))
+        for name in names
+    ]
+    return in_words(said, MAX_NAMED)
 
 
 def _listed(names: Sequence[str]) -> str:
-    return in_words([repr(name) for name in names[:MAX_NAMED]])
+    return in_words([*map(repr, names)], MAX_NAMED)

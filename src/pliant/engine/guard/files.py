@@ -28,6 +28,7 @@ import atexit
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -40,7 +41,7 @@ from typing import Any
 
 import xxhash
 
-from pliant.core.counts import counted
+from pliant.core.counts import in_words
 from pliant.core.errors import ConfigError
 from pliant.engine import script_files
 from pliant.machine import run_files
@@ -76,6 +77,9 @@ TEXTS = "texts"
 READS = "reads"
 """Begins the name of a file: what had been read when a call of ``steps()`` began."""
 
+MADE = "made.json"
+"""Directories that the first replica had made when its first call of ``steps()`` began."""
+
 WRITTEN = "written.jsonl"
 """A line for each path that was written."""
 
@@ -91,8 +95,9 @@ NOBODY = ""
 _LED = b" "
 """In the file of a worker that has trained: it has led a step, whose tail is done."""
 
-_EVENTS = frozenset({"open", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
+_EVENTS = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
 _WRITES = os.O_WRONLY | os.O_RDWR
+_DIGITS = re.compile(r"\d+")
 _NO_DATA = (".py", ".pyc", ".so")
 _NOT_NOTED = frozenset({"__pycache__", ".git"})
 
@@ -126,6 +131,8 @@ class FileRecord:
         self._thread = threading.get_ident()
         self._reads: dict[str, Word] = {}
         self._wrote: set[tuple[str, bool]] = set()
+        self._made: set[str] = set()
+        self._added_to: dict[str, int] = {}
         self._digested = self._calls = 0
         self._lock = -1
         self.is_paused = False
@@ -145,13 +152,15 @@ class FileRecord:
         self._calls += 1
         path = self._place / f"{READS}.{number}.json"
         with self.paused():
+            if not number:
+                self._meet_outputs()
             try:
                 make_once(path, json.dumps(self._reads).encode(), mode=PRIVATE)
                 changed = self.unlike(json.loads(path.read_bytes()))
             except (OSError, ValueError):  # nothing can be kept, or the disk was full
                 return
             others_train = bool(changed) and self._others_train()
-        names = " and ".join(changed)
+        names = in_words(changed, MAX_NAMED) if changed else ""
         if others_train:
             raise ConfigError(
                 f"{names} changed after this run began, and the replicas that train read it before;"
@@ -164,7 +173,7 @@ class FileRecord:
         """Return which files were read here with other content, but those that the run wrote."""
         changed = differing(self._reads, theirs)
         own = {path for path, _, is_later in self._written() if is_later} if changed else set()
-        return [script_files.shown(path) for path in changed if path not in own][:MAX_NAMED]
+        return [script_files.shown(path) for path in changed if path not in own]
 
     def reads(self) -> dict[str, Word]:
         """Return what was read and not written by the run since, by path."""
@@ -175,8 +184,10 @@ class FileRecord:
         """Note what the script reads where it is outside of steps."""
         self.is_outside = step is None
 
-    def on_commit(self) -> None:
+    def on_commit(self, leads: bool) -> None:
         """A step was committed here: who comes from now on must leave alone what was written."""
+        if self._added_to and not leads:
+            self._tell_added()
         if self._lock < 0:
             self.tell_left_open()
             with suppress(OSError), self.paused():
@@ -206,9 +217,9 @@ class FileRecord:
                 trained = self._place / TRAINS / worker
                 if _is_locked(trained) or not trained.stat().st_size:
                     continue
-                paths = json.loads(left.read_text())[:MAX_NAMED]
+                paths = json.loads(left.read_text())
                 left.unlink()  # who removes it tells it
-                names = " and ".join(map(script_files.shown, paths))
+                names = in_words([*map(script_files.shown, paths)], MAX_NAMED)
                 self._noted(
                     f"{worker.partition('.')[0]}, which led, was lost: what it had not flushed to "
                     f"{names} is missing; session.open_log(path) keeps every row"
@@ -238,6 +249,60 @@ class FileRecord:
         finally:
             self.is_paused = before
 
+    def _meet_outputs(self) -> None:
+        """Tell a directory that differs from the first replica's by a number: ``exp2``, a time."""
+        path = self._place / MADE
+        with suppress(OSError, ValueError):
+            make_once(path, json.dumps(sorted(self._made)).encode(), mode=PRIVATE)
+            made = json.loads(path.read_bytes())
+            theirs = {_DIGITS.sub("", one): one for one in made}
+            for mine in sorted(self._made.difference(made)):
+                first = theirs.get(_DIGITS.sub("", mine))
+                is_told = any(one.startswith(f"{mine}/") for one in self._left_out)  # checkpoints
+                if first and not is_told and self._is_first("made"):
+                    mine, first = map(script_files.shown, (mine, first))
+                    self._noted(
+                        f"outputs go to {mine} here, and to {first} where the run began: a "
+                        "directory named by a number or by time is another on every replica, and "
+                        "what is written there is split; use pliant.run_dir()",
+                    )
+        self._added_to = self._open_to_add()
+
+    def _tell_added(self) -> None:
+        """Tell a log to which this replica adds lines, though another leads."""
+        with self.paused():
+            now = self._open_to_add()
+            names = [path for path, at in self._added_to.items() if now.get(path, at) > at]
+            if names and self._is_first("added"):
+                self._noted(
+                    f"each replica adds its own lines to {script_files.shown(names[0])}, which it "
+                    "keeps open, so that they are there several times; write rows with "
+                    "session.open_log(path), and other lines only where session.leader is true",
+                )
+            if names:
+                self._added_to = {}
+
+    def _open_to_add(self) -> dict[str, int]:
+        """Return noted files that are open here to be added to, as logs are, with how far this
+        process has written to each.
+        """
+        found = {}
+        for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+            with suppress(OSError):
+                path = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+                is_added_to = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND
+                if is_added_to and self._noted_path(path):
+                    found[path] = os.lseek(number, 0, os.SEEK_CUR)
+        return found
+
+    def _is_first(self, what: str) -> bool:
+        """Whether none of the run has told this yet."""
+        try:
+            (self._place / f"told-{what}").touch(exist_ok=False)
+        except OSError:
+            return False
+        return True
+
     # --- what the interpreter says ----------------------------------------------------------
 
     def hear_event(self, event: str, args: tuple[Any, ...]) -> None:
@@ -250,6 +315,9 @@ class FileRecord:
             self._change(args[0], "move away")
             if (path := self._change(args[1], "replace")) is not None:
                 self._note_write(path)
+        elif event == "os.mkdir":
+            if not self._calls and (path := self._noted_path(args[0])) is not None:
+                self._made.add(path)
         elif event == "os.truncate" or args[1] in (-1, None):  # else it is below a descriptor
             self._change(args[0], "cut off" if event == "os.truncate" else "remove")
 
@@ -344,9 +412,7 @@ class FileRecord:
                 f"this replica would {what} {name}{of_it}, which the run has written before it "
                 f"came; {INSTEAD}"
             )
-        told = self._place / "told"
-        if not told.exists():
-            told.touch()
+        if self._is_first("destroyed"):
             place = script_files.place_of_call(sys._getframe(1))  # noqa: SLF001
             at = "" if place is None else f" ({place})"
             self._noted(f"each replica would {what} {name}{of_it}, at its own time{at}; {INSTEAD}")
@@ -410,9 +476,8 @@ class Inputs:
         ]
         changed += [script_files.shown(path) for path in differing(mine["reads"], theirs["reads"])]
         if changed:
-            more = f" and {counted(len(changed) - MAX_NAMED, 'other')}" * (len(changed) > MAX_NAMED)
             self._noted(
-                f"since the checkpoint was written {', '.join(changed[:MAX_NAMED])}{more} changed; "
+                f"since the checkpoint was written {in_words(changed, MAX_NAMED)} changed; "
                 "the run goes on with what is there now"
             )
         if mine["hash"] != theirs["hash"]:
