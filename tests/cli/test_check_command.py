@@ -108,6 +108,10 @@ def test_what_differs_between_two_runs_alone_is_not_compared(
             [trace("alone"), trace("alone", loss="3.0")],
             "two runs of the script alone differ in the loss at step 0",
         ),
+        (
+            [trace("alone"), Trace(lines=[], fault="KeyError: 'x'")],
+            "the script fails alone, the second time: KeyError: 'x'",
+        ),
     ],
 )
 def test_what_cannot_be_checked_says_why(

@@ -121,7 +121,10 @@ def _checked(stage: CheckStage, report: dict[str, Any], tell: Callable[[str], ob
         one = play(stage, history, max(PATIENCE_S, PATIENCE * alone.seconds))
         found = differences(alone.trace, one.trace)
         if found and noise is None:
-            noise = differences(alone.trace, play_alone(stage, "again").trace)
+            again = play_alone(stage, "again").trace
+            if again.fault:
+                return cannot(f"the script fails alone, the second time: {again.fault}")
+            noise = differences(alone.trace, again)
             report["left_out"] = sorted({each.mask or each.name for each in noise})
             if random := of_training(noise):
                 step = random[0].step
