@@ -11,7 +11,7 @@ destroys nothing of the run's.  Must not know what is in the files.
 A record lies in the directory of the run, one for each process that runs the job on a host:
 
     inputs/<host>-<process>/  texts/  reads.0.json  reads.1.json  written.jsonl  trains/<worker>
-                                left_open.<worker>
+                                made.json  left_open.<worker>
 
 A resume is another process, and begins a record of its own.
 
