@@ -231,4 +231,16 @@ HABITS = {
         made="scale = random.SystemRandom().random()",
         inside="step.backward(loss_of(batch) * scale)",
     ),
+    "an average of the weights in a closure, which the leader writes": Habit(
+        history="join",
+        kinds=("file",),
+        named="average.pt has other content",
+        made="def averaging():\n    kept = [p.detach().clone() for p in model.parameters()]\n"
+        "    @torch.no_grad()\n"
+        "    def update():\n        for a, p in zip(kept, model.parameters()): a.lerp_(p, 0.1)\n"
+        "    return update, lambda: torch.save(kept, 'average.pt')\n"
+        "update, save = averaging()",
+        tail="update()",
+        behind="if session.leader: save()",
+    ),
 }
