@@ -185,7 +185,7 @@ def test_a_run_that_is_at_its_last_step_says_that_it_trained_nothing(
     train("gpt", tmp_path / "kept")
 
     said = capsys.readouterr().err
-    assert f"pliant: already finished ({STEPS} steps); to train longer, raise the" in said
+    assert f"pliant: already finished ({STEPS} steps), and the script runs what stands" in said
 
 
 def test_a_checkpoint_without_an_origin_is_gone_on_from_with_a_sentence(

@@ -139,8 +139,9 @@ def explain(interval: Interval, progress: Progress, *, now_s: float) -> str:
 def nothing_to_do(committed: int) -> str:
     """Say that a run whose checkpoint is of its last step has trained nothing, and what to do."""
     return (
-        f"already finished ({committed} steps); to train longer, raise the step count; "
-        "to begin anew, take --from-checkpoint never or another place"
+        f"already finished ({committed} steps), and the script runs what stands behind its loop "
+        "again; to train longer, raise the step count; to begin anew, take --from-checkpoint never "
+        "or another place"
     )
 
 
