@@ -6,6 +6,35 @@ Lines are worded as ``replay_wording`` does; ``+`` is what one says and the file
 
 from __future__ import annotations
 
+import re
+
+SHELLS_DIFFER = re.compile(
+    r"^at \S+ (restart|old |running |died |node-|node .*runs=|.*spoken_for=)", re.MULTILINE
+)
+"""Lines after which agents do more than pass on what they hear: a coordinator is replaced; an agent
+falls silent, leaves, fails, comes back, lists what it runs or speaks for its worker; exits come
+together.  A file with such a line is played with live agents, and so is one that a table of
+theirs below names.
+"""
+
+ALSO_LIVE = {
+    "a_busy_member_is_not_hung": "busy",
+    "a_device_is_in_use_by_others": "exit taken",
+    "a_host_refuses_its_replicas": "exit short",
+    "a_killed_member_keeps_its_slots": "kill",
+    "a_script_without_a_session": "exit early",
+    "a_slow_replica_of_a_job_that_stops_stays": "progressed slow=",
+    "a_worker_keeps_its_replica_waiting": "progressed held_up_by=",
+    "an_offer_without_one_device": "offer leave=",
+    "members_of_one_host_are_beside_each_other": "spare host=",
+    "nodes_that_do_not_reach_each_other": "broken unreached=",
+    "replicas_spread_over_racks": "node labels=",
+    "restore_skips_a_damaged_checkpoint": "unrestorable",
+    "suspend_for_others": "suspend reason=",
+    "wrong_input_of_the_user": "exit usage",
+}
+"""One file for each kind of line that none of those has: the line must cross the sockets, too."""
+
 LOST_ORDERS = {
     "a_start_is_lost_and_then_not_wanted": ["start r2 on n1"],
     "a_start_is_lost_and_then_the_last_step_is_done": ["start r3 on n2"],

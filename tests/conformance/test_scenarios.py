@@ -1,10 +1,11 @@
 """Every ``tests/scenarios/*.txt`` plays back to exactly the transcript it contains, by each driver.
 
 Refresh after an intended change with ``pytest --rewrite`` and read the difference; it is the core
-alone that says what is right.  Beside it a live coordinator plays them, with live agents whose
-workers are fakes, and so does the simulator's driver of single replicas.  Its quick way of whole
-clusters has no such events, and is held to that driver by
-``tests/conformance/test_controlled_job.py``.
+alone that says what is right.  Beside it the simulator's driver of single replicas plays them.  Its
+quick way of whole clusters has no such events, and is held to that driver by
+``tests/conformance/test_controlled_job.py``.  A live coordinator, with live agents whose workers
+are fakes, plays those in which agents do more than pass on what they hear
+(``not_played.SHELLS_DIFFER``), and of every other kind of line one file.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from tests.conformance.live import LiveCoordinators
 from tests.conformance.live_agents import LiveAgents, exits_of
 from tests.conformance.live_node import Switchboard
 from tests.conformance.not_played import (
+    ALSO_LIVE,
     LOST_ORDERS,
     NOT_SAID_BY_AGENTS,
     NOT_SAID_BY_SIMULATED,
     NOT_SIMULATED,
+    SHELLS_DIFFER,
 )
 from tests.conformance.simulated import SimulatedReplicas
 
@@ -40,8 +43,18 @@ ELSEWHERE = re.compile("^(state|register) ", re.MULTILINE)
 WHOLE = [path for path in SCENARIOS if not ELSEWHERE.search(path.read_text())]
 """Those that begin where a job begins; from elsewhere only the core can go on."""
 
+LIVE = [
+    path
+    for path in WHOLE
+    if path.stem in {*LOST_ORDERS, *NOT_SAID_BY_AGENTS, *ALSO_LIVE}
+    or SHELLS_DIFFER.search(path.read_text())
+]
+
+OPTION = re.compile(r" ([a-z_]+=)")
+
 each_scenario = pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 each_whole_scenario = pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
+each_live_scenario = pytest.mark.parametrize("path", LIVE, ids=lambda path: path.stem)
 
 
 @each_scenario
@@ -70,7 +83,7 @@ def switchboard(loop: asyncio.AbstractEventLoop) -> Iterator[Switchboard]:
     loop.run_until_complete(server.stop())
 
 
-@each_whole_scenario
+@each_live_scenario
 def test_scenario_with_live_agents(
     path: Path,
     loop: asyncio.AbstractEventLoop,
@@ -135,6 +148,29 @@ def test_what_is_not_played_is_in_a_scenario() -> None:
     for table in (LOST_ORDERS, NOT_SAID_BY_AGENTS, NOT_SAID_BY_SIMULATED):
         assert set(table) <= set(texts)
     assert set(NOT_SIMULATED) <= said
+
+
+def test_each_kind_of_line_is_played_live() -> None:
+    kinds = {path: _kinds(path.read_text()) for path in WHOLE}
+
+    assert set().union(*(kinds[path] for path in LIVE)) == set().union(*kinds.values())
+    others = [path for path in LIVE if path.stem not in ALSO_LIVE]
+    for stem, kind in ALSO_LIVE.items():
+        assert not any(kind in kinds[path] for path in others)
+        assert any(path.stem == stem and kind in kinds[path] for path in LIVE)
+
+
+def _kinds(text: str) -> set[str]:
+    """Return what the lines of a file are about, events and answers, and with which options."""
+    kinds = set()
+    for line in text.splitlines():
+        is_event = line.startswith("at ")
+        if is_event or line.startswith("  "):
+            words = line.split()[2 * is_event :]
+            number = 2 if words[0] == "exit" and is_event else 1 if words[0] == "old" else 0
+            kind = ("" if is_event else "> ") + words[0] + (f" {words[number]}" if number else "")
+            kinds |= {kind, *(f"{kind} {name}" for name in OPTION.findall(line))}
+    return kinds
 
 
 def _verb(line: str) -> str:
