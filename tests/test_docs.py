@@ -63,7 +63,7 @@ def test_the_ways_through_the_rooms_and_the_places_to_open_exist() -> None:
         text,
     )
 
-    assert len(steps) > 20
+    assert len(steps) > 15
     assert lost == []
     assert [place for place in places if not (source / place).is_file()] == []
 
