@@ -5,13 +5,15 @@ python -m tools.make_pages
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.cli import captures
 from tests.features import catalogue, several_workers, topics
 from tests.features.feature import Feature
+from tools import reference_pages
+from tools.reference_pages import table_of
 
 from pliant.core.job.transitions import REPLICAS, STAGES
 from pliant.core.membership.transitions import MEMBERS, PHASES
@@ -144,18 +146,15 @@ def row_of(feature: Feature) -> tuple[str, ...]:
     return feature.name, feature.result, several_workers.mark_of(feature.name), "; ".join(notes)
 
 
-def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, tuple("---" for _ in head), *rows]
-    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-
-
 PAGES = {
     "docs/reference/features.md": features_page,
     "docs/reference/refusals.md": topics.page,
     "docs/reference/states.md": states_page,
     "docs/reference/screens.md": captures.page,
+    "docs/reference/commands.md": reference_pages.cli_page,
+    "docs/reference/files.md": reference_pages.files_page,
+    "docs/reference/metrics.md": reference_pages.metrics_page,
+    "docs/reference/events.md": reference_pages.events_page,
 }
 
 

@@ -1,0 +1,164 @@
+"""The reference pages that are made from the source: commands, files, metrics, events."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import typer
+from prometheus_client.core import Metric
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from pliant.cli.main import app
+from pliant.coordinator.metrics import BoardCollector
+from pliant.core import commands
+from pliant.core.events import from_agents, from_people, from_workers
+from pliant.observe.status import Board
+from pliant.pool.pool_metrics import PoolCollector, PoolCounts
+from pliant.spec.job import ElasticJob
+from pliant.spec.pool import PoolFile
+
+MADE = "Made by `python -m tools.make_pages` from the source; change that.\n"
+
+
+def cli_page() -> str:
+    """Return every command with its options, as ``--help`` has them."""
+    text = f"# Commands\n\n{MADE}\nEvery command takes `--help`.\n"
+    for words, command in _commands("pliant", typer.main.get_command(app)):
+        text += f"\n## {words}\n\n{' '.join((command.help or '').split())}\n"
+        rows = [row for each in command.params if (row := _parameter(each))]
+        if rows:
+            text += "\n" + table_of(("argument or option", "meaning"), rows)
+    return text
+
+
+def _commands(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    for name, each in getattr(command, "commands", {}).items():
+        if not each.hidden:
+            yield f"{words} {name}", each
+            yield from _commands(f"{words} {name}", each)
+
+
+def _parameter(each: Any) -> tuple[str, str] | None:
+    if getattr(each, "hidden", False):
+        return None
+    if each.param_type_name == "argument":
+        return f"`{each.metavar or each.name.upper()}`", each.help or ""
+    value = "" if each.is_flag else f" {each.metavar or each.type.name.upper()}"
+    names = ", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts))
+    return names + (f"{value}" and f" `{value.strip()}`"), each.help or ""
+
+
+def files_page() -> str:
+    """Return the fields of the job file and of the pool file, from their models."""
+    text = f"# Job files and pool files\n\n{MADE}"
+    for kind, model in (("Job file", ElasticJob), ("Pool file", PoolFile)):
+        text += f"\n## {kind}\n\n{_line(inspect.getdoc(model))}\n\n"
+        text += table_of(("field", "default", "meaning"), _fields(model, ""))
+    return text
+
+
+def _fields(model: type[BaseModel], under: str) -> Iterator[tuple[str, str, str]]:
+    for name, field in model.model_fields.items():
+        path = f"{under}{field.alias or name}"
+        inner = _model_in(field.annotation)
+        known = field.default not in (None, PydanticUndefined) and inner is None
+        default = f"`{field.default}`" if known else ""
+        yield f"`{path}`", default, _line(field.description)
+        if inner is not None:
+            is_many = typing.get_origin(field.annotation) in (list, dict, tuple)
+            yield from _fields(inner, f"{path}{'[]' if is_many else ''}.")
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_model_in(each) for each in typing.get_args(annotation))
+    return next((each for each in inner if each is not None), None)
+
+
+_EMPTY_POOL: dict[str, Any] = {
+    "devices": [],
+    "usable": 0,
+    "failure": None,
+    "claims": [],
+    "teams": [],
+}
+
+
+class _Known(Board):
+    """A job of which everything is known."""
+
+    def __init__(self) -> None:
+        saved = {"committed": 0, "at": 0.0, "seconds": 0.0}
+        super().__init__(num_slots=1, target_replicas=1, loss=0.0, checkpoint=saved)
+
+    def median_step_s(self) -> float:
+        return 0.0
+
+    def samples_per_s(self) -> float:
+        return 0.0
+
+
+def metrics_page() -> str:
+    """Return what ``/metrics`` of a job and of a pool has."""
+    text = (
+        f"# Metrics\n\n{MADE}\n`GET /metrics`, for Prometheus. What is not known yet is left out.\n"
+    )
+    collectors = (
+        ("Of a job", BoardCollector(_Known, {})),
+        ("Of a pool", PoolCollector(lambda: _EMPTY_POOL, PoolCounts())),
+    )
+    for title, collector in collectors:
+        text += f"\n## {title}\n\n"
+        text += table_of(("name", "type", "meaning"), map(_metric, collector.collect()))
+    return text
+
+
+def _metric(metric: Metric) -> tuple[str, str, str]:
+    total = "_total" if metric.type == "counter" else ""
+    return f"`{metric.name}{total}`", metric.type, metric.documentation
+
+
+def events_page() -> str:
+    """Return what the core hears and orders, which ``events.jsonl`` has line by line."""
+    text = f"# Events and commands\n\n{MADE}\n"
+    text += (
+        "A line of `events.jsonl` has `kind` (the name below in small letters with `_`), `at` and "
+        "the fields. What else it tells, such as `note`, is for people.\n"
+    )
+    for title, module in (
+        ("What workers say", from_workers),
+        ("What agents say", from_agents),
+        ("What people ask", from_people),
+        ("What the core orders", commands),
+    ):
+        rows = [
+            (
+                f"`{name}`",
+                ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)),
+                _line(kind.__doc__),
+            )
+            for name, kind in vars(module).items()
+            if inspect.isclass(kind)
+            and dataclasses.is_dataclass(kind)
+            and kind.__module__ == module.__name__
+        ]
+        text += f"\n## {title}\n\n{table_of(('name', 'fields', 'meaning'), rows)}"
+    return text
+
+
+def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def _line(text: str | None) -> str:
+    """Return the first paragraph of a docstring as one line of Markdown."""
+    return " ".join((text or "").split("\n\n")[0].split()).replace("``", "`")
