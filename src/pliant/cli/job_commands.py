@@ -33,16 +33,23 @@ from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.registry import Handle, Served, any_pool, running_jobs
 from pliant.machine.rotating_file import KEPT_FILES, MAX_FILE_BYTES
-from pliant.observe import joined_hosts, nodes_apart, nonfinite, silent_nodes
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history
-from pliant.observe.placed import placed, placed_line
 from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers, workers_of
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, goes_on
-from pliant.observe.slow_replicas import slow_line
+from pliant.observe.status_facts import (
+    apart_line,
+    hosts_lines,
+    hosts_of_replica,
+    nonfinite_line,
+    placed,
+    placed_line,
+    silent_line,
+    slow_line,
+)
 
 AUDIT_S = 660.0
 """Longest wait for an audit elsewhere, in seconds: more than it may take there."""
@@ -161,7 +168,11 @@ def explain(
         return _explain_pool(of_pool, out, as_json=as_json)
     history = _history_of(job, out)
     board = history.board
-    found, bad, where = history.explained, board.nonfinite, placed(board.about, board.living)
+    found, bad, where = (
+        history.explained,
+        board.nonfinite,
+        placed(board.about, board.living),
+    )
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
@@ -171,9 +182,12 @@ def explain(
         return print_json({"decisions": reasons, **facts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
-    wrong = [] if bad is None else [nonfinite.line(bad)]
-    wrong += [*map(nodes_apart.line, board.apart), *map(silent_nodes.line, board.silent)]
-    wrong += [*map(slow_line, board.slow), *joined_hosts.lines(board.hosts)]
+    wrong = [] if bad is None else [nonfinite_line(bad)]
+    wrong += [
+        *map(apart_line, board.apart),
+        *map(silent_line, board.silent),
+    ]
+    wrong += [*map(slow_line, board.slow), *hosts_lines(board.hosts)]
     here = None if where is None else placed_line(where)
     for sentence in (found.pool, found.interval, here, found.start, found.aside, *wrong):
         if sentence is not None:
@@ -377,7 +391,7 @@ def show_distant(job: Handle, asked: str | None, *, follow: bool, as_json: bool)
         return found
 
     def hosts_of(name: str) -> list[str]:
-        return joined_hosts.hosts_of(caller.ask("GET", "/v1/status"), name)
+        return hosts_of_replica(caller.ask("GET", "/v1/status"), name)
 
     def is_over() -> bool:
         return not follow or caller.ask("GET", "/v1/status")["exit_code"] is not None
@@ -400,7 +414,7 @@ def show_distant(job: Handle, asked: str | None, *, follow: bool, as_json: bool)
 def _hosts_of(out: Path, name: str) -> list[str]:
     """Return where a replica of a run here runs, or one of its workers; none: it does not."""
     board = read_history(run_files.event_log(out)).board
-    return joined_hosts.hosts_of(board.as_json(), name) if goes_on(out, board) else []
+    return hosts_of_replica(board.as_json(), name) if goes_on(out, board) else []
 
 
 def _show(name: str, lines: Iterable[tuple[str, str]], *, as_json: bool) -> int:

@@ -22,14 +22,20 @@ from rich.text import Text
 
 from pliant.core.counts import counted, in_words
 from pliant.core.printable import in_one_line, printable, printable_values
-from pliant.observe import joined_hosts, lasting_notes, nodes_apart, nonfinite, silent_nodes
+from pliant.observe import lasting_notes
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
-from pliant.observe.placed import placed_line
 from pliant.observe.pool_history import Move
 from pliant.observe.prose import pause, pool_line
-from pliant.observe.slow_replicas import slow_line
+from pliant.observe.status_facts import (
+    apart_line,
+    hosts_lines,
+    nonfinite_line,
+    placed_line,
+    silent_line,
+    slow_line,
+)
 
 STATE_STYLE = {
     "training": "green",
@@ -90,12 +96,12 @@ def job_panel(
     rows += [*_pool(status), *_durable(status)]
     if status.get("placed"):
         rows.append(Text(placed_line(status["placed"]), style="dim"))
-    rows.extend(Text(nodes_apart.line(one), style="yellow") for one in status.get("apart", ()))
-    rows.extend(Text(silent_nodes.line(one), style="yellow") for one in status.get("silent", ()))
-    rows.extend(Text(line, style="dim") for line in joined_hosts.lines(status.get("hosts")))
+    rows.extend(Text(apart_line(one), style="yellow") for one in status.get("apart", ()))
+    rows.extend(Text(silent_line(one), style="yellow") for one in status.get("silent", ()))
+    rows.extend(Text(line, style="dim") for line in hosts_lines(status.get("hosts")))
     rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
     if status.get("nonfinite"):
-        rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
+        rows.append(Text(nonfinite_line(status["nonfinite"]), style="red"))
     for said in lasting_notes.lines(status.get("warnings", ())):
         rows.append(Text(said, style="yellow", no_wrap=not wrap, overflow="ellipsis"))
     if status["events"]:

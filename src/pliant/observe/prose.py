@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line
-from pliant.observe import joined_hosts
+from pliant.observe import status_facts
 from pliant.observe.log import Record, listed, worker_of
 from pliant.observe.timeline import Resize, ResizeKind
 
@@ -227,7 +227,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "nodes_silent": lambda r, who: (
         f"heard again: the agent of {_names(names)}" if (names := r.get("heard")) else None
     ),
-    "joint_nodes": lambda r, who: joined_hosts.line(r),
+    "joint_nodes": lambda r, who: status_facts.hosts_news(r),
     "node_failed": lambda r, who: f"node {r.get('node')} takes no part: {r.get('reason')}",
     "node_refused": lambda r, who: f"node {r.get('node')} is not taken: {r.get('reason')}",
     "node_lost": lambda r, who: (

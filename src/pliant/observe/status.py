@@ -51,11 +51,9 @@ from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
-from pliant.observe import joined_hosts, lasting_notes, nodes_apart, nonfinite, silent_nodes
+from pliant.observe import lasting_notes, status_facts
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
-from pliant.observe.placed import placed
-from pliant.observe.slow_replicas import slow_in
 from pliant.observe.timeline import Resize, Timeline
 
 RECENT_EVENTS = 20
@@ -143,7 +141,7 @@ class Board:
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "joint_nodes":
-                self.hosts = joined_hosts.after(record, self.hosts)
+                self.hosts = status_facts.hosts_after(record, self.hosts)
             case "node_joined" | "node_lost":
                 self._node_record(record)
             case "saved" | "save_failed" | "suspend_requested":
@@ -242,7 +240,7 @@ class Board:
             "silent": self.silent,
             "slow": self.slow,
             "hosts": self.hosts,
-            "placed": placed(self.about, self.living),
+            "placed": status_facts.placed(self.about, self.living),
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
@@ -250,7 +248,7 @@ class Board:
         }
 
     def _shown(self, replica: ReplicaStatus) -> dict[str, Any]:
-        return asdict(replica) | {"hosts": joined_hosts.of_node(self.hosts, replica.node)}
+        return asdict(replica) | {"hosts": status_facts.hosts_of_node(self.hosts, replica.node)}
 
     def _job_record(self, record: Record) -> None:
         for name in NUMBERS:
@@ -292,18 +290,18 @@ class Board:
         self.living.add_node(record)
         if record["kind"] == "node_lost" and self.hosts is not None:
             gone = {str(record.get("node")), *map(str, listed(record, "others"))}
-            self.hosts = joined_hosts.without(self.hosts, gone)
+            self.hosts = status_facts.hosts_without(self.hosts, gone)
 
     def _doubt_record(self, record: Record) -> None:
         match record["kind"]:
             case "nodes_apart":
-                self.apart = nodes_apart.after(record, self.apart)
+                self.apart = status_facts.apart_after(record, self.apart)
             case "nodes_silent":
-                self.silent = silent_nodes.after(record, self.silent)
+                self.silent = status_facts.silent_after(record, self.silent)
             case "note":
                 self.warnings = lasting_notes.after(record, self.warnings)
             case _:
-                self.slow = slow_in(record)
+                self.slow = status_facts.slow_after(record)
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:
@@ -338,7 +336,7 @@ class Board:
             return
         self.committed = step + 1
         self.loss = number(record.get("loss"))
-        self.nonfinite = nonfinite.after(record, self.nonfinite)
+        self.nonfinite = status_facts.nonfinite_after(record, self.nonfinite)
         moment_s = self.timeline.clock.moment_s(record)
         self._recent.append((step, moment_s, whole(record.get("samples"), 0)))
 

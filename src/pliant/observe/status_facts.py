@@ -1,7 +1,11 @@
-"""Hosts of a job that are one node, and hosts that wait for others, as its log tells of them.
+"""Facts that a status tells beside its figures: where replicas are, and what is wrong with them.
 
-Owns what a status says of both, and how that is worded.  Knows nothing of who is joined with whom,
-nor why.  A record ``joint_nodes``::
+Owns, of each fact, what it is as of a record of the log, and the line in which a person reads it:
+nodes that do not reach each other, nodes whose agents are silent, replicas that are slow, steps
+that were not finite, sites of a placement, and hosts that together are one node.  Knows nothing of
+how any of it is found out.
+
+A record ``joint_nodes``::
 
     hosts    of one node
     nodes    [[head, parts ...]], all that are
@@ -14,17 +18,133 @@ nor why.  A record ``joint_nodes``::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from pliant.core.counts import counted
+from pliant.core.errors import ConfigError
+from pliant.core.placement import Placement, PlacementRule, site_of
 from pliant.core.printable import printable
-from pliant.observe.log import Record, listed, whole
+from pliant.core.values import NodeId
+from pliant.observe.living_replicas import LivingReplicas
+from pliant.observe.log import COMMIT, Record, listed, number, seconds, whole
 
 SHOWN = 8
 """Of hosts or nodes in one line."""
 
 
-def after(record: Record, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def apart_after(record: Record, before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return [{nodes, times, since, again_at}] of nodes that do not reach each other; ``again_at``
+    null: now.
+    """
+    at = float(record.get("at") or 0.0)
+    since = {tuple(one["nodes"]): one["since"] for one in before}
+    found = []
+    for pair in listed(record, "pairs"):
+        match pair:
+            case [[str() as one, str() as other], int() as times, again_s]:
+                wait_s = seconds(again_s)
+                again_at = None if wait_s is None else at + wait_s
+                began = since.get((one, other), at)
+                nodes = [one, other]
+                found.append({"nodes": nodes, "times": times, "since": began, "again_at": again_at})
+            case _:
+                pass  # damaged
+    return found
+
+
+def apart_line(values: Mapping[str, Any]) -> str:
+    """Say which two nodes do not reach each other, and when one replica tries it again."""
+    one, other = values["nodes"]
+    at = values["again_at"]
+    again = "one replica tries it now" if at is None else f"one replica tries it at {_clock(at)}"
+    since = _clock(values["since"])
+    return printable(f"nodes {one} and {other} do not reach each other since {since}; {again}")
+
+
+def silent_after(record: Record, before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return [{node, since}] of nodes whose agents say nothing, as of this record."""
+    at, since = float(record.get("at") or 0.0), {one["node"]: one["since"] for one in before}
+    names = [node for node in listed(record, "nodes") if isinstance(node, str)]
+    return [{"node": node, "since": since.get(node, at)} for node in names]
+
+
+def silent_line(values: Mapping[str, Any]) -> str:
+    """Say which node is silent, and since when."""
+    return printable(
+        f"nothing is heard of the agent of node {values['node']} since {_clock(values['since'])}: "
+        "nothing new is started there until it speaks"
+    )
+
+
+def slow_after(record: Record) -> list[dict[str, Any]]:
+    """Return [{replica, times, since}] of replicas far slower than the others."""
+    at = float(record.get("at") or 0.0)
+    found = []
+    for one in listed(record, "replicas"):
+        match one:
+            case [str() as name, times, for_s]:
+                factor, since_s = number(times), seconds(for_s)
+                if factor is not None and since_s is not None:
+                    found.append({"replica": name, "times": factor, "since": at - since_s})
+            case _:
+                pass  # damaged
+    return found
+
+
+def slow_line(values: Mapping[str, Any]) -> str:
+    """Say how slow a replica is, and since when."""
+    return printable(
+        f"{values['replica']} takes {values['times']:g} times as long for a micro-batch as the "
+        f"others, since {_clock(values['since'])}"
+    )
+
+
+def nonfinite_after(record: Record, before: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return {step, what, steps, skipped} of all so far whose loss or gradient was nan or
+    inf; the first two are of the newest.
+    """
+    if record.get("kind") != COMMIT or not record.get("nonfinite"):
+        return before
+    known = before or {"steps": 0, "skipped": 0}
+    return {
+        "step": record.get("step"),
+        "what": str(record["nonfinite"]),
+        "steps": known["steps"] + 1,
+        "skipped": known["skipped"] + bool(record.get("skipped")),
+    }
+
+
+def nonfinite_line(values: Mapping[str, Any]) -> str:
+    """Say what was not finite, when last and how often."""
+    steps, skipped = counted(values["steps"], "step"), values["skipped"]
+    what = f"{values['what']} at step {values['step']}; {steps} like it so far"
+    return f"{what}, {skipped} skipped" if skipped else what
+
+
+def placed(about: Record, living: LivingReplicas) -> dict[str, Any] | None:
+    """Return {rule, sites: {site: [replicas]}}; None: they may be anywhere."""
+    try:
+        rule = PlacementRule.of(str(about.get("placement") or Placement.FREE))
+    except ConfigError:  # damaged
+        return None
+    if rule.how is Placement.FREE:
+        return None
+    known = {NodeId(node): own for node, own in living.labels.items()}
+    sites: dict[str, list[str]] = {}
+    for one in living.named.values():
+        sites.setdefault(site_of(NodeId(one.node), known, rule.label), []).append(one.name)
+    return {"rule": str(rule), "sites": sites}
+
+
+def placed_line(values: Mapping[str, Any]) -> str:
+    """Say where replicas are: ``spread by rack: a: r1, r3; b: r2``."""
+    rule = PlacementRule.of(values["rule"])
+    sites = (f"{site}: {', '.join(names)}" for site, names in sorted(values["sites"].items()))
+    return printable(f"{rule.how} by {rule.label}: " + ("; ".join(sites) or "nobody yet"))
+
+
+def hosts_after(record: Record, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what is known as of this record: {hosts (of a node), nodes: [[head, parts ...]],
     alone: [hosts], missed: [[two that have not become one node when they were to]], unable:
     [[host, why it can be one with nobody]]}.
@@ -42,7 +162,7 @@ def after(record: Record, before: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def without(known: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
+def hosts_without(known: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
     """Return the same without nodes that are lost; what is left of theirs will say what it is."""
     return {
         **known,
@@ -53,14 +173,14 @@ def without(known: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
     }
 
 
-def of_node(known: Mapping[str, Any] | None, node: str) -> list[str]:
+def hosts_of_node(known: Mapping[str, Any] | None, node: str) -> list[str]:
     """Return the hosts of a node, itself first; none if it has no name."""
     joint = [] if known is None else known["nodes"]
     alone = [node] if node else []
     return next((list(hosts) for hosts in joint if hosts[:1] == [node]), alone)
 
 
-def hosts_of(status: Mapping[str, Any], name: str) -> list[str]:
+def hosts_of_replica(status: Mapping[str, Any], name: str) -> list[str]:
     """Return where a replica runs, or one of its workers, by a status; none: it does not."""
     replica, dot, place = name.partition(".")
     hosts: list[str] = next(
@@ -73,7 +193,7 @@ def hosts_of(status: Mapping[str, Any], name: str) -> list[str]:
     return hosts[int(place[:9]) // each :][:1] if is_place else []
 
 
-def lines(known: Mapping[str, Any] | None) -> list[str]:
+def hosts_lines(known: Mapping[str, Any] | None) -> list[str]:
     """Say to a person who is one node, and who waits for others; a coordinator of before says
     nothing of ``missed`` and ``unable``.
     """
@@ -87,9 +207,9 @@ def lines(known: Mapping[str, Any] | None) -> list[str]:
     return [printable(one) for one in said]
 
 
-def line(record: Record) -> str | None:
+def hosts_news(record: Record) -> str | None:
     """Say what is new in a record; None: nothing that is worth a line."""
-    known, said = after(record, None), []
+    known, said = hosts_after(record, None), []
     if joined := _sets(record, "joined"):
         said.append(_joined(joined))
     missed = {host: others for host, others in _missed(record) if others}
@@ -162,3 +282,7 @@ def _sets(record: Record, name: str) -> list[list[str]]:
 def _shown(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
