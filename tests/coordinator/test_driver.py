@@ -65,8 +65,7 @@ from pliant.core.values import (
     ReplicaId,
 )
 from pliant.machine.clock import PAUSE_S, Clock
-from pliant.observe.journal import Journal
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.reading import read
 from pliant.simulate.replay import replayed
 from pliant.simulate.replay_log import entries

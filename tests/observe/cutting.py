@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pliant.observe import journal, parts
 from pliant.observe import log as log_module
+from pliant.observe import parts
 
-HERE = {journal.__file__, log_module.__file__, parts.__file__}
+HERE = {log_module.__file__, parts.__file__}
 
 
 def die_after(number: int) -> Any:
@@ -37,7 +37,7 @@ def die_after(number: int) -> Any:
 
 def cut(path: Path, number: int) -> None:
     """Be a coordinator whose log is cut at its fourth record."""
-    log = journal.Journal(path, job="j")
+    log = log_module.Journal(path, job="j")
     log.carried = lambda: [{"v": 1, "kind": "job_started", "command": ["train.py"]}]
     for step in range(4):
         log.write("commit", step=step)

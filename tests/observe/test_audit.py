@@ -19,7 +19,7 @@ from pliant.observe import audit as audit_module
 from pliant.observe import parts
 from pliant.observe.audit import Audit, _audit, audit_run
 from pliant.observe.audit_plan import AuditPlan, plan_of
-from pliant.observe.carried import Carried
+from pliant.observe.history import Carried
 from pliant.observe.ledgers import GivenLedger, LedgerFile, ledgers_in
 from pliant.observe.log import EventLog
 from pliant.observe.reading import only

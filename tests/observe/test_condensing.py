@@ -16,9 +16,8 @@ from pliant.core.step import order
 from pliant.engine.data.ledger import Ledger
 from pliant.machine import run_files
 from pliant.observe.audit import Audit, audit_run
-from pliant.observe.condensed import read_condensed
 from pliant.observe.condensing import condense, ledger_bytes
-from pliant.observe.ledgers import LedgerFile
+from pliant.observe.ledgers import LedgerFile, read_condensed
 
 DRAWS = [at % 29 for at in range(37)]
 

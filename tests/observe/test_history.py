@@ -13,13 +13,15 @@ from tests.observe.story import Story, eventful
 
 from pliant.observe.history import (
     SUFFIX,
+    Carried,
     History,
     read_history,
     snapshot_of,
     write_snapshot,
 )
 from pliant.observe.log import Record
-from pliant.observe.status import RECENT_COMMITS
+from pliant.observe.reading import LogClock
+from pliant.observe.status import RECENT_COMMITS, board_of
 from pliant.observe.timeline import KEPT_COMMITS, KEPT_GAPS
 
 
@@ -102,3 +104,51 @@ def test_a_snapshot_of_something_else_is_left_aside(tmp_path: Path, what: str) -
 
 def test_a_missing_log_is_an_empty_one(tmp_path: Path) -> None:
     assert read_history(tmp_path / "events.jsonl") == History()
+
+
+SEVERAL_LIVES: list[tuple[str, int, Record]] = [
+    ("job_started", 1, {"machine": "one pid:[1]"}),
+    ("plan", 1, {"num_slots": 8}),
+    ("nodes_apart", 1, {"pairs": []}),
+    ("coordinator_started", 2, {"machine": "one pid:[1]"}),
+    ("plan", 2, {"num_slots": 8}),
+    ("nodes_apart", 2, {"pairs": [[["a", "b"], 1, 30.0]]}),
+]
+
+
+def written() -> list[Record]:
+    return [
+        {"kind": kind, "incarnation": number, "at": 1.7e9 + at, "mono": 100.0 + at, **values}
+        for at, (kind, number, values) in enumerate(SEVERAL_LIVES)
+    ]
+
+
+def test_the_newest_of_each_kind_stand_in_the_order_in_which_they_came() -> None:
+    """A status forgot which nodes do not reach each other, and a clock began anew."""
+    carried, clock = Carried(), LogClock()
+    for record in written():
+        carried.add(record)
+
+    kept = carried.records()
+
+    kinds = ["job_started", "coordinator_started", "plan", "nodes_apart"]
+    assert [record["kind"] for record in kept] == kinds
+    assert board_of(kept).apart == board_of(written()).apart != []
+    assert [clock.add(record) for record in kept] == [False] * 4
+
+
+def test_a_plan_that_was_said_again_to_another_coordinator_is_carried_once() -> None:
+    identity = [["seed", "1"]]
+    again = {
+        "kind": "registered",
+        "incarnation": 2,
+        "replica": "r1",
+        "spare": {"replica": "r1", "identity": identity},
+    }
+    carried = Carried()
+    for record in (again, {**again, "incarnation": 3}):
+        carried.add(record)
+
+    assert carried.records() == [again]
+    carried.add({"kind": "switched", "replica": "r1"})
+    assert carried.settled == {json.dumps(identity): "r1"}

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pliant.core.commands import StartReplica, Switch
 from pliant.core.events import Exited, ExitKind
 from pliant.core.values import Generation, NodeId, Order, ReplicaId, Seat
-from pliant.observe.journal import Journal
-from pliant.observe.log import EventLog, Record, kind_of, number, plain
+from pliant.observe.log import EventLog, Journal, Record, kind_of, number, plain
 from pliant.observe.reading import follow, only, parse, read
 
 R1 = ReplicaId("r1")

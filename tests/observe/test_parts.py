@@ -11,8 +11,7 @@ import pytest
 
 from pliant.machine.locks import lock
 from pliant.observe import parts
-from pliant.observe.journal import Journal
-from pliant.observe.log import CONTINUED, EventLog
+from pliant.observe.log import CONTINUED, EventLog, Journal
 from pliant.observe.reading import every, follow, only, read
 
 

@@ -18,8 +18,7 @@ import pytest
 from pliant.core.tenancy import Demand
 from pliant.machine import device_locks as locks
 from pliant.machine.clock import Clock
-from pliant.observe.journal import Journal
-from pliant.observe.log import Record
+from pliant.observe.log import Journal, Record
 from pliant.observe.reading import read
 from pliant.pool import allocator
 from pliant.pool.admin import PoolAdmin

@@ -18,7 +18,7 @@ from pliant.core.allocation import (
 )
 from pliant.core.allocation.beginning import PoolBeginning
 from pliant.machine.clock import Clock
-from pliant.observe.journal import Journal
+from pliant.observe.log import Journal
 from pliant.pool.allocator import Allocator
 
 STARTED_AT = 1_767_225_600.0

@@ -168,11 +168,7 @@ def explain(
         return _explain_pool(of_pool, out, as_json=as_json)
     history = _history_of(job, out)
     board = history.board
-    found, bad, where = (
-        history.explained,
-        board.nonfinite,
-        placed(board.about, board.living),
-    )
+    found, bad, where = history.explained, board.nonfinite, placed(board.about, board.living)
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
@@ -183,10 +179,7 @@ def explain(
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [] if bad is None else [nonfinite_line(bad)]
-    wrong += [
-        *map(apart_line, board.apart),
-        *map(silent_line, board.silent),
-    ]
+    wrong += [*map(apart_line, board.apart), *map(silent_line, board.silent)]
     wrong += [*map(slow_line, board.slow), *hosts_lines(board.hosts)]
     here = None if where is None else placed_line(where)
     for sentence in (found.pool, found.interval, here, found.start, found.aside, *wrong):

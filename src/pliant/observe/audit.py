@@ -25,7 +25,7 @@ that trains on other data is refused (``engine.guard.script_calls``).
 The ledgers are read as a stream (``observe.ledgers``).  Of a long run the oldest lines are gone:
 they were audited before, and what came of that is kept (``observe.condensing``).  Of the event log,
 too, the first parts may be gone; what is needed of them is at the beginning of those that are left
-(``observe.carried``).
+(``observe.history``).
 
 Knows nothing of the engine, and shares with it only the permutation's definition in ``core``.
 """
@@ -34,31 +34,32 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from pliant.core.step import order
+from pliant.core.step.order import OrderDigest
 from pliant.machine import run_files
-from pliant.observe.audit_epochs import Epochs
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
-from pliant.observe.condensed import Condensed, read_condensed
 from pliant.observe.ledgers import (
     BEFORE_ALL,
     END,
+    Condensed,
     Key,
     Ledger,
     LedgerFile,
     OutOfOrderError,
     by_step,
+    first_unreported_step,
     key_of,
     ledgers_in,
+    read_condensed,
 )
 from pliant.observe.log import Record
 from pliant.observe.reading import every, lacks_beginning
-from pliant.observe.told_steps import told_until
 
 _PLACES = ("lineage", "step", "generation")
 
@@ -67,6 +68,9 @@ MAX_PROBLEMS = 20
 
 MAX_TRIES = 5
 """How often an audit begins anew because the ledger was condensed meanwhile."""
+
+_WORD_BITS = 256
+"""Samples that are noted in one number: dense ones take half a byte each, scattered ones 130."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,7 +158,7 @@ def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audi
     ledgers, log = ledgers_in(out / run_files.LEDGER), run_files.event_log(out)
     plan, doubt = plan_of(every(log))
     first_step = first_step_of(every(log))
-    until = told_until(ledgers, log) if is_growing else END
+    until = first_unreported_step(ledgers, log) if is_growing else END
     while True:
         try:
             audit = _audit(ledgers, plan, first_step, before, until)
@@ -168,17 +172,16 @@ def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audi
             "the beginning of the event log is gone, and with it which plans replicas reported"
         )
     audit.torn = sum(ledger.is_torn for ledger in ledgers)
-    for ledger in ledgers:
-        if (said := unreadable(ledger)) and said not in audit.problems:
-            audit.complain(said)
+    complain_of_unreadable(ledgers, audit)
     return audit
 
 
-def unreadable(ledger: LedgerFile) -> str:
-    """Say what of a ledger could not be read; empty: nothing."""
-    if not ledger.skipped:
-        return ""
-    return f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
+def complain_of_unreadable(ledgers: Iterable[LedgerFile], audit: Audit) -> None:
+    """Say what of each ledger could not be read, the same once."""
+    for ledger in ledgers:
+        said = f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
+        if ledger.skipped and said not in audit.problems:
+            audit.complain(said)
 
 
 def _audit(
@@ -193,30 +196,44 @@ def _audit(
     if not committed and before is None:
         audit.complain("the ledger has no committed step")
         return audit
-    epochs = None if plan is None else Epochs(plan, audit)
-    expected, after = first_step, BEFORE_ALL
-    if before is not None:
-        expected, after = go_on(audit, plan, before, committed), before.end
-    if epochs is not None:
-        epochs.go_on(expected)
-    count_steps(
-        ledgers,
-        committed,
-        plan,
-        audit,
-        expected=expected,
-        epochs=epochs,
-        after=after,
-        until=max(until, after),
-    )
-    if epochs is None:
+    audit_steps(
+        audit, ledgers, committed, plan,
+        before=before, until=until, is_by_epoch=plan is not None,
+    )  # fmt: skip
+    if plan is None:
         audit.complain("no replica reported its plan, so the order of samples cannot be checked")
-    else:
-        audit.epochs = epochs.end()
     return audit
 
 
-def go_on(
+def audit_steps(
+    audit: Audit,
+    ledgers: Sequence[Ledger],
+    committed: Mapping[int, range],
+    plan: AuditPlan | None,
+    *,
+    before: Condensed | None,
+    until: Key,
+    is_by_epoch: bool,
+) -> None:
+    """Audit what comes after the part that was condensed ``before``, and before one step.
+
+    ``is_by_epoch``: each epoch is checked as a whole, too; that needs a plan.
+    """
+    epochs = _Epochs(plan, audit) if is_by_epoch and plan is not None else None
+    expected, after = audit.first_step, BEFORE_ALL
+    if before is not None:
+        expected, after = _go_on(audit, plan, before, committed), before.end
+    if epochs is not None:
+        epochs.go_on(expected)
+    _count_steps(
+        ledgers, committed, plan, audit,
+        expected=expected, epochs=epochs, after=after, until=max(until, after),
+    )  # fmt: skip
+    if epochs is not None:
+        audit.epochs = epochs.end()
+
+
+def _go_on(
     audit: Audit, plan: AuditPlan | None, before: Condensed, committed: Mapping[int, range]
 ) -> int:
     """Take in what was audited before; return the step after the last that still counts.
@@ -239,16 +256,16 @@ def go_on(
     return kept
 
 
-def count_steps(
+def _count_steps(
     ledgers: Sequence[Ledger],
     committed: Mapping[int, range],
     plan: AuditPlan | None,
     audit: Audit,
     *,
     expected: int,
-    epochs: Epochs | None,
+    epochs: _Epochs | None,
     after: Key,
-    until: Key = END,
+    until: Key,
 ) -> None:
     """Count what belongs to the steps from one on and before another; ``expected`` comes first."""
     superseded = _superseded_from(committed)
@@ -386,3 +403,121 @@ def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, aud
         audit.complain(f"the samplers of the replicas drew different samples for step {step}")
     elif drawn != {order.digest(used)}:
         audit.complain(f"step {step} used other samples than the sampler drew for it")
+
+
+class _Epochs:
+    """Takes in the steps of a run in order, and checks each epoch at its end: nothing twice,
+    nothing missing, and the order a permutation.
+
+    It takes time and memory for the samples of which there are lines: a data set may have a
+    trillion.
+    """
+
+    def __init__(self, plan: AuditPlan, audit: Audit) -> None:
+        self._plan = plan
+        self._audit = audit
+        self._epoch = self._last_step = -1
+        self._used = _used_by(plan)
+        self._proved = 0
+        """Positions of this epoch of which no line is left."""
+
+    def go_on(self, step: int) -> None:
+        """Take the steps of this epoch before one as proved."""
+        plan = self._plan
+        epoch = step // plan.steps_per_epoch
+        first = max(epoch * plan.steps_per_epoch, self._audit.first_step)
+        if first < step:
+            self._epoch, self._last_step = epoch, step - 1
+            self._proved = plan.num_committed(first, step)
+
+    def add(self, step: int, slots: Mapping[int, list[int]]) -> None:
+        """Take in what counts of a step."""
+        epoch = step // self._plan.steps_per_epoch
+        if epoch != self._epoch:
+            self.end()
+            self._epoch, self._used, self._proved = epoch, _used_by(self._plan), 0
+        self._last_step = step
+        for _, ids in sorted(slots.items()):
+            self._used.add(ids)
+
+    def end(self) -> int:
+        """Check the epoch that was begun last; return how many were begun."""
+        if self._epoch < 0:
+            return 0
+        for problem in (*self._used.problems(self._epoch), *self._missing()):
+            self._audit.complain(problem)
+        return self._epoch + 1
+
+    def _missing(self) -> Iterator[str]:
+        """Say what of an epoch that is over is missing."""
+        plan, first = self._plan, self._epoch * self._plan.steps_per_epoch
+        last, number = first + plan.steps_per_epoch - 1, self._proved + self._used.number
+        whole = plan.num_committed(max(first, self._audit.first_step), last + 1)
+        if self._last_step == last and number != whole:
+            what = "draws" if plan.sampler else "samples"
+            yield f"epoch {self._epoch} used {number} of {whole} {what}"
+
+
+class _Samples:
+    """Samples of one epoch, each to be used once."""
+
+    def __init__(self, plan: AuditPlan) -> None:
+        self.number = 0
+        self._plan = plan
+        self._words: dict[int, int] = {}
+        self.is_elsewhere = False
+
+    def add(self, ids: Iterable[int]) -> None:
+        """Take in the samples of a slot."""
+        for sample in ids:
+            word, bit = divmod(sample, _WORD_BITS)
+            self._words[word] = self._words.get(word, 0) | 1 << bit
+            self.is_elsewhere |= not 0 <= sample < self._plan.num_samples
+            self.number += 1
+
+    def problems(self, epoch: int) -> Iterator[str]:
+        """Say what is wrong with them; where they are a whole epoch, with its order."""
+        if self.number >= self._plan.num_samples and not self._is_permuted(epoch):
+            yield f"the order of epoch {epoch} is no permutation of the samples"
+        if self.twice:
+            yield f"epoch {epoch} used {self.twice} sample(s) twice"
+        if self.is_elsewhere:
+            yield f"epoch {epoch} used samples that the data set does not have"
+
+    @property
+    def twice(self) -> int:
+        """How many of them had been used before."""
+        return self.number - sum(word.bit_count() for word in self._words.values())
+
+    def _is_permuted(self, epoch: int) -> bool:
+        whole = _Samples(self._plan)
+        whole.add(self._plan.sample(epoch, position) for position in range(self._plan.num_samples))
+        return not (whole.twice or whole.is_elsewhere)
+
+
+class _Draws:
+    """Draws of one epoch of a sampler; which ones they must be, its steps have shown."""
+
+    def __init__(self, plan: AuditPlan) -> None:
+        self.number = 0
+        self._plan = plan
+        self._digest = OrderDigest()
+        self.is_elsewhere = False
+
+    def add(self, ids: list[int]) -> None:
+        """Take in the samples of a slot, in their order."""
+        self.number += len(ids)
+        self._digest.add(ids)
+        self.is_elsewhere |= not all(0 <= sample < self._plan.num_samples for sample in ids)
+
+    def problems(self, epoch: int) -> Iterator[str]:
+        """Say what is wrong with them; what the first epoch drew is known from the beginning."""
+        if self.is_elsewhere:
+            yield f"epoch {epoch} used samples that the data set does not have"
+        is_first = epoch == 0 and self.number == self._plan.num_draws
+        if is_first and self._digest.value() != self._plan.first_draws:
+            yield "epoch 0 used other samples than the sampler drew when the run began"
+
+
+def _used_by(plan: AuditPlan) -> _Samples | _Draws:
+    return _Draws(plan) if plan.sampler else _Samples(plan)

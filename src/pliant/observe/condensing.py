@@ -22,11 +22,19 @@ from pathlib import Path
 from pliant.machine import run_files
 from pliant.machine.files import open_private
 from pliant.machine.locks import lock, locked
-from pliant.observe.audit import Audit, committed_in, count_steps, go_on, unreadable
-from pliant.observe.audit_epochs import Epochs
+from pliant.observe.audit import Audit, audit_steps, committed_in, complain_of_unreadable
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
-from pliant.observe.condensed import Condensed, read_condensed, write_condensed
-from pliant.observe.ledgers import BEFORE_ALL, Key, LedgerFile, OutOfOrderError, key_of, ledgers_in
+from pliant.observe.ledgers import (
+    BEFORE_ALL,
+    Condensed,
+    Key,
+    LedgerFile,
+    OutOfOrderError,
+    key_of,
+    ledgers_in,
+    read_condensed,
+    write_condensed,
+)
 from pliant.observe.reading import every, record_of
 
 KEPT_STEPS = 1000
@@ -114,21 +122,11 @@ def _audited_once(
 ) -> Condensed:
     audit = Audit(first_step=first_step, sampler=plan.sampler)
     # With a seed each slot is compared with its places: that is enough (docs/decisions/0016).
-    epochs = Epochs(plan, audit) if plan.sampler else None
-    expected, after = first_step, BEFORE_ALL
-    if before is not None:
-        expected, after = go_on(audit, plan, before, committed), before.end
-    if epochs is not None:
-        epochs.go_on(expected)
-    count_steps(
-        ledgers, committed, plan, audit,
-        expected=expected, epochs=epochs, after=after, until=until,
+    audit_steps(
+        audit, ledgers, committed, plan,
+        before=before, until=until, is_by_epoch=bool(plan.sampler),
     )  # fmt: skip
-    if epochs is not None:
-        epochs.end()
-    for ledger in ledgers:
-        if (said := unreadable(ledger)) and said not in audit.problems:
-            audit.complain(said)
+    complain_of_unreadable(ledgers, audit)
     lineage, step = until
     return Condensed(
         lineage=lineage,

@@ -1,6 +1,6 @@
 """How much of the wall time trained: goodput, downtime and where it went.
 
-Owns the accounting.  Time is by the log's clock (``observe.log_clock``) and runs from the first
+Owns the accounting.  Time is by the log's clock (``reading.LogClock``) and runs from the first
 record of a job to its last one; the start is the time to the first commit, downtime the part of
 every gap between commits that exceeds the median step of that size, where the gap crosses a change
 of generation.

@@ -6,7 +6,12 @@ time.  A file that is not in order is read whole.  Knows nothing of what the lin
 
 Ledgers may be growing.  Every slot of a commit was recorded before it, somewhere: so the slots of
 a commit that is there when the sizes are taken are there when the files are opened afterwards;
-commits that came in between may lack slots, and are left out.
+commits that came in between may lack slots, and are left out.  On a host that does not see the
+directory of the run a ledger is sent once a second: a commit that another member has recorded may
+then lack slots for a moment, and ``first_unreported_step`` says from where on.
+
+Owns, too, the form of the file beside them that keeps what an audit found in their oldest lines,
+once these are gone (``observe.condensing``).
 """
 
 from __future__ import annotations
@@ -14,17 +19,22 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heappop, heappush
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
+from pydantic import TypeAdapter, ValidationError
+
+from pliant.machine import run_files
+from pliant.machine.files import PRIVATE, read_own, replace_file
 from pliant.observe.log import Record
-from pliant.observe.reading import record_of
+from pliant.observe.reading import only, record_of
 
 Key = tuple[int, int]
 """Lineage and step."""
@@ -175,3 +185,92 @@ def _until(file: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (line := file.readline(size)):
         size -= len(line)
         yield line
+
+
+def first_unreported_step(ledgers: Sequence[Ledger], log: Path) -> Key:
+    """Return the first step of which a member of the newest generation may have more to report."""
+    members = _entered_at(log)
+    newest: dict[str, Key] = {}
+    for ledger in ledgers:
+        for line in ledger.commits():
+            key = key_of(line, BEFORE_ALL)
+            newest[ledger.replica] = max(newest.get(ledger.replica, BEFORE_ALL), key)
+    lineage = max(newest.values(), default=BEFORE_ALL)[0]
+    reported = [
+        max(newest.get(member, BEFORE_ALL), (lineage, entered - 1))
+        for member, entered in members.items()
+    ]
+    if not reported:
+        return END
+    lineage, step = min(reported)
+    return lineage, step + 1
+
+
+def _entered_at(log: Path) -> dict[str, int]:
+    """Return who has entered the newest generation that all members have entered, and where."""
+    number, awaited, entered = 0, set[str](), dict[str, int]()
+    complete: dict[str, int] = {}
+    for record in only(log, "switch", "reform", "switched"):
+        with suppress(KeyError, TypeError, ValueError):
+            if record["kind"] != "switched":
+                order = record["order"]
+                if int(order["generation"]) > number:
+                    number = int(order["generation"])
+                    awaited = {str(seat["replica"]) for seat in order["members"]}
+                    entered = {}
+            elif record["generation"] == number:
+                entered[str(record["replica"])] = int(record["step"])
+        if awaited and awaited <= entered.keys():
+            complete, awaited = {name: entered[name] for name in awaited}, set()
+    return complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condensed:
+    """The audit of everything before one step of one lineage."""
+
+    lineage: int
+    until: int
+    """The first step that it does not tell of."""
+
+    unused: int = 0
+    duplicates: int = 0
+    superseded: int = 0
+    uncommitted: int = 0
+    problems: tuple[str, ...] = ()
+    """What was wrong; what was not found wrong is proved."""
+
+    @property
+    def end(self) -> Key:
+        """Where it ends."""
+        return self.lineage, self.until
+
+
+@cache
+def _adapter() -> TypeAdapter[Condensed]:
+    return TypeAdapter(Condensed)
+
+
+def read_condensed(out: Path) -> Condensed | None:
+    """Return what there is of a run; None: its ledgers are whole.
+
+    Raises:
+        OSError: it cannot be read now, or is no file of ours.
+    """
+    try:
+        return _adapter().validate_json(read_own(out / run_files.CONDENSED))
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        said = f"{run_files.CONDENSED} cannot be read: what was audited of the oldest steps is lost"
+        return Condensed(lineage=0, until=0, problems=(said,))
+
+
+def write_condensed(out: Path, condensed: Condensed) -> None:
+    """Replace it, durably: what it tells of is removed next.
+
+    Raises:
+        OSError: the storage does not take it.
+    """
+    data = _adapter().dump_json(condensed)
+    replace_file(out / run_files.CONDENSED, data, mode=PRIVATE, is_durable=True)

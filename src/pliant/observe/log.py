@@ -298,6 +298,25 @@ class EventLog:
             self._fd = -1
 
 
+class Journal(EventLog):
+    """A log that leaves out what cannot be written, and says how many records once it can be again.
+
+    A full disk costs records and not the process, which keeps elsewhere what it must not forget.
+    Who follows the log hears of every record.
+    """
+
+    _lost = 0
+
+    def _append(self, line: bytes) -> None:
+        try:
+            if self._lost:
+                super()._append(self._line(self._record("records_lost", {"number": self._lost})))
+                self._lost = 0
+            super()._append(line)
+        except OSError:
+            self._lost += 1
+
+
 def _carries(line: bytes) -> bool:
     """Whether this is the first line of a part that was written whole."""
     try:

@@ -1,6 +1,6 @@
 """What was used of a pool, by whom and how long it was waited for: read from its event log.
 
-Owns the sums.  Durations are by the log's clock (``observe.log_clock``); over a reboot nothing is
+Owns the sums.  Durations are by the log's clock (``reading.LogClock``); over a reboot nothing is
 held.  What a pool did not see it does not count: if it dies, what its claims held is counted up to
 the last record if they are gone when it is there again, and in between if they are not.  Since one
 has ended nothing is held either, and the wall clock says how long that is.
@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.observe.log import Record, listed, number
-from pliant.observe.log_clock import LogClock
+from pliant.observe.reading import LogClock
 
 T = TypeVar("T")
 

@@ -270,7 +270,7 @@ def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
     outcome, ended_at, has_files = run.outcome, run.ended_at, run.has_its_files
     if outcome is None or ended_at is None:
         board = _board(run.out) if has_files else Board()
-        outcome = _told(board, run) if has_files else RunOutcome(state="starting")
+        outcome = _outcome(board, run) if has_files else RunOutcome(state="starting")
         ended_at = _ended_at(outcome, run.out, run.mark)
         outcome = _concluded(outcome, run.mark, board, is_over=ended_at is not None)
         if ended_at is not None and outcome.state != ELSEWHERE:
@@ -287,7 +287,7 @@ def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
     )
 
 
-def _told(board: Board, run: IndexedRun) -> RunOutcome:
+def _outcome(board: Board, run: IndexedRun) -> RunOutcome:
     """Return what the log tells of the newest life; of one that has yet to begin it, no end."""
     outcome = RunOutcome.of(board)
     is_of_another = ProcessMark.of(board.about) != run.mark

@@ -130,7 +130,7 @@ class Board:
         """Take in one record; kinds it does not know change nothing."""
         self.job = str(record.get("job") or self.job)
         self.timeline.add(record)
-        self.told_by = _told_by(record) or self.told_by
+        self.told_by = _why_to_stop(record) or self.told_by
         match record.get("kind"):
             case kind if kind in JOB_KINDS:
                 self._job_record(record)
@@ -341,7 +341,7 @@ class Board:
         self._recent.append((step, moment_s, whole(record.get("samples"), 0)))
 
 
-def _told_by(record: Record) -> str | None:
+def _why_to_stop(record: Record) -> str | None:
     """Return what told the run to stop, if this record says so."""
     if record.get("kind") == "interrupted":
         return "Ctrl-C"

@@ -6,7 +6,7 @@ before the cause (the first Prepare of a planned change; the end of a process, o
 of a loss) and ends with the first commit of the generation that answers it, so a slow preparation
 counts.  A median step is the median gap between commits of one generation, over all generations
 of that size so far: a pause is told once ``NORMAL_GAPS`` of them are known, and then stays.
-Times are by one clock for the whole log (``observe.log_clock``).
+Times are by one clock for the whole log (``reading.LogClock``).
 
 Knows nothing of files, processes or the wall clock; a ``Timeline`` eats records one by one, in
 file order, in bounded memory, so that the live view and the report after the fact are one code.
@@ -25,7 +25,7 @@ from enum import StrEnum
 from statistics import median
 
 from pliant.observe.log import Record, members_of, number, whole, worker_of
-from pliant.observe.log_clock import LogClock
+from pliant.observe.reading import LogClock
 
 KEPT_COMMITS = 20_000
 """Commits looked back on, about 2 MB; a preparation that spans more is judged by its end."""

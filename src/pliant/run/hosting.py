@@ -43,8 +43,7 @@ from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
 from pliant.machine.processes import ProcessMark, oom_kills, this_boot
 from pliant.machine.registry import RuntimeFiles, name_taken, running_jobs
 from pliant.machine.tls import ServedTls
-from pliant.observe.journal import Journal
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import why_gone
 from pliant.observe.status import SIGNAL_CAME, TERMINAL_CLOSED, Board

@@ -36,8 +36,7 @@ from pliant.machine.registry import (
     served_pools,
 )
 from pliant.machine.sockets import user_name
-from pliant.observe.journal import Journal
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError

@@ -12,7 +12,7 @@ from tests.observe.story import Story, eventful
 
 from pliant.observe.goodput import goodput_of
 from pliant.observe.log import CONTINUED, Record
-from pliant.observe.log_clock import LogClock
+from pliant.observe.reading import LogClock
 from pliant.observe.status import board_of
 
 HERE = {"machine": "one pid:[1]"}
