@@ -15,7 +15,7 @@ from pliant.engine.replica.team_slots import TeamSlots
 
 def of_a_sharded_model() -> TeamSlots:
     team: Any = MagicMock(is_sharded=True, shard=0)
-    names = ("sums", "buffers", "schedule", "loader", "watch", "ledger", "scaler", "stages")
+    names = ("sums", "buffers", "schedule", "loader", "ledger", "scaler", "stages")
     return TeamSlots(team, num_parameters=1, **{name: MagicMock() for name in names})
 
 

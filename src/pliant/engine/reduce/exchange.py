@@ -21,7 +21,7 @@ between two members the swap, which costs less.  A partial is only ever read, al
 
 Measured with ``python -m benchmarks.exchange --replicas W --slots K --windows`` (43 MB, 2 cores,
 torch 2.13; wall time over all-reduce of the same buckets in place by gloo, which loses the
-partials; ``benchmarks/results/exchange_2xxeon_2026-11-22.md``):
+partials; ``docs/explanation/exchange.md``):
 
              W=2 K=8   W=3 K=12   W=4 K=8
     windows    0.27       0.57      0.39     (fast 0.24 to 0.43)
