@@ -457,6 +457,7 @@ class Session:
                 "what the leader alone was to write there may be missing",
                 lasting=True,
             )
+            self._training.guards.on_lead(None)  # told by itself
 
     def _leave_steps(self) -> None:
         if self._steps is not None:
