@@ -53,7 +53,8 @@ def test_a_cause_stands_before_what_follows_from_it_and_names_the_variables() ->
 def test_a_note_is_told_once_as_a_cause_and_not_where_it_is_the_difference() -> None:
     alone = Trace(lines=trained("r1"), notes=("hello",))
     other = Trace(lines=trained("r1"), fault="it ended: no room")
-    notes = ("hello", "no room", "'done' is 13 here", "'done' is 7 here")
+    ends = "it can go on after step 9: pliant resume"
+    notes = ("hello", "no room", ends, "'done' is 13 here", "'done' is 7 here")
 
     assert causes(alone, differences(alone, other), notes) == ["'done' is 7 here"]
 

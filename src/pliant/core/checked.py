@@ -27,6 +27,9 @@ MOST_NAMED = 5
 ALIKE = 30
 """Notes that begin alike, but for numbers, are of one cause; the last of them is told."""
 
+ENDS = ("it can go on after ", "without checkpoints ", "the last replica that had the state ")
+"""How closing lines begin that say what became of a run, and not why."""
+
 SENTENCES = {
     "call": "{who} calls session.steps({value}), alone it is {was}",
     "samples": "at step {step} {name} has other samples on {who} than alone",
@@ -215,7 +218,8 @@ def of_training(found: Iterable[Difference]) -> list[Difference]:
 def causes(alone: Trace, found: Sequence[Difference], notes: Iterable[str]) -> list[str]:
     """Return what may be behind differences: what sessions said, and the script's variables."""
     known = " ".join((*alone.notes, *(one.sentence for one in found)))
-    alike = {_NUMBER.sub("#", note)[:ALIKE]: note for note in notes if note not in known}
+    new = (note for note in notes if note not in known and not note.startswith(ENDS))
+    alike = {_NUMBER.sub("#", note)[:ALIKE]: note for note in new}
     said = list(alike.values())
     first = next(iter(of_training(found) or found), None)
     if first is not None and first.variables:
