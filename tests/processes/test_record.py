@@ -176,7 +176,7 @@ def test_a_leader_that_is_killed_with_a_file_open_is_told(
     kept = 'dataset=data, checkpoint=pliant.Checkpoint("kept", every="1steps"),'
     script.write_text(text.replace("dataset=data,", kept))
     with running(tmp_path, script, replicas=replicas, warm=True, cwd=tmp_path) as job:
-        job.wait_for_steps(3)
+        job.wait_for_steps(6)  # it is in the tail of step 5, until it may go on
         if is_killed:
             os.kill(job.pid_of("r1"), signal.SIGKILL)
         else:
@@ -184,9 +184,13 @@ def test_a_leader_that_is_killed_with_a_file_open_is_told(
                 client.post("/v1/replicas/r1/drain").raise_for_status()
         let_end(job)
 
-    told = [str(one["text"]) for one in job.records("note") if one.get("lasting")]
+    told = {str(one["text"]) for one in job.records("note") if one.get("lasting")}
     sentence = (
         "r1, which led, was lost: what it had not flushed to rows.csv is missing; "
         "session.open_log(path) keeps every row"
     )
-    assert told == [sentence] * is_killed
+    tail = (
+        "r1 was lost in the tail of step 5, which it led: what the leader alone was to write there "
+        "may be missing"
+    )
+    assert told == ({sentence, *[tail][: replicas - 1]} if is_killed else set())

@@ -227,8 +227,8 @@ class FileRecord:
 
     def _note_open(self) -> None:
         """Keep which of the files that were opened for writing still are."""
-        mine, links = {path for path, _ in self._wrote}, Path("/proc/self/fd").iterdir()
-        still = sorted(mine & {str(link.readlink()) for link in links if link.is_symlink()})
+        mine = {path for path, _ in self._wrote}
+        still = sorted(mine & {path for _, path in _open_files()})
         if still:
             path = self._place / f"{LEFT_OPEN}.{self._worker}"
             make_once(path, json.dumps(still).encode(), mode=PRIVATE)
@@ -287,9 +287,8 @@ class FileRecord:
         process has written to each.
         """
         found = {}
-        for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        for number, path in _open_files():
             with suppress(OSError):
-                path = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
                 is_added_to = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND
                 if is_added_to and self._noted_path(path):
                     found[path] = os.lseek(number, 0, os.SEEK_CUR)
@@ -565,6 +564,13 @@ def _audit_torch() -> None:
 def differing(mine: Mapping[str, Word], theirs: Mapping[str, Word]) -> list[str]:
     """Return the files of both that have other content."""
     return [path for path, word in mine.items() if path in theirs and _differ(word, theirs[path])]
+
+
+def _open_files() -> Iterator[tuple[int, str]]:
+    """Yield each descriptor of this process with its path, but those closed meanwhile."""
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        with suppress(OSError):
+            yield number, os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
 
 
 def _is_locked(path: Path) -> bool:

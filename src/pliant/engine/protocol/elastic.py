@@ -327,7 +327,7 @@ class ElasticMembership:
                 "alone was to write there may be missing"
             )
             self._context.link.send(Noted(replica=order.replicas[0], text=text, lasting=True))
-        elif self.member.reform is not None:
+        if self.member.reform is not None:
             record.tell_left_open()
 
     def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:
