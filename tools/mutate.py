@@ -420,6 +420,8 @@ def main() -> int:
     parser.add_argument("--all-but", type=verdicts_of, default={}, help="an earlier output")
     parser.add_argument("--list", action="store_true", help="print the mutations and stop")
     arguments = parser.parse_args()
+    if unknown := [room for room in arguments.rooms if not (ROOT / PACKAGE / room).exists()]:
+        parser.error(f"{unknown[0]} is no room or module below src/pliant")
     verdicts: list[str] = []
     imports = Imports()
     with tempfile.TemporaryDirectory(prefix="pliant-mutate-") as scratch:

@@ -54,6 +54,8 @@ def main() -> int:
     parser.add_argument("--tier", default=TIER, help=f"pytest's marker expression ({TIER})")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one fault")
     arguments = parser.parse_args()
+    if unknown := set(arguments.rules) - {fault.rule for fault in FAULTS}:
+        parser.error(f"no fault is of {min(unknown)}; --list names them")
     faults = [f for f in FAULTS if not arguments.rules or f.rule in arguments.rules]
     if arguments.list:
         print("\n".join(f"{fault.rule:10} {fault.what}" for fault in faults))
