@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -595,13 +595,16 @@ def test_who_has_hung_up_meanwhile_is_not_there_whatever_it_has_proved(ports: li
     two = ports[:2]
     meeting = Meeting(two, 0).start()
     wait_until(lambda: listens(two[0]))
-    with held_up(meeting), socket.create_connection(parse_endpoint(two[0].endpoint)) as sock:
-        hello = Hello(sock=sock, generation=1, secret=SECRET, size=2, rank=1, peer=0)
+    with (
+        held_up(meeting) as is_held,
+        socket.create_connection(parse_endpoint(two[0].endpoint)) as sock,
+    ):
         sock.setblocking(False)
+        deaf = cast("socket.socket", DeafUntil(sock, is_held))
+        hello = Hello(sock=deaf, generation=1, secret=SECRET, size=2, rank=1, peer=0)
         steps = connecting(hello, b"greeting of 1")
         wait_until(lambda: bool(next(steps)) and hello.is_known)
     time.sleep(0.1)
-
     assert not meeting.has_ended()
     check_met([meeting, Meeting(two, 1).start()])
 
@@ -617,13 +620,28 @@ def test_of_many_knocks_that_come_late_and_all_at_once_the_last_counts(ports: li
     check_met([meeting, *others])
 
 
+class DeafUntil:
+    """A socket that reads nothing before an event: nobody gets ahead of who waits for it."""
+
+    def __init__(self, sock: socket.socket, event: threading.Event) -> None:
+        self._sock, self._event = sock, event
+
+    def recv(self, count: int) -> bytes:
+        if not self._event.is_set():
+            raise BlockingIOError
+        return self._sock.recv(count)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
 @contextlib.contextmanager
-def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[None]:
+def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[threading.Event]:
     """Keep a member from doing anything, as a stop would, once it has answered a knock.
 
-    ``at_accept``: before it does.
+    Yields what is set as soon as it is held.  ``at_accept``: before it answers.
     """
-    gate = threading.Event()
+    gate, is_held = threading.Event(), threading.Event()
     advance = meeting.mesh._advance
 
     def held(descriptor: int) -> None:
@@ -631,12 +649,14 @@ def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[None]:
             gate.wait(BOUND_S)
         advance(descriptor)
         attempt = meeting.mesh._attempts.get(descriptor)
-        if attempt is None or not attempt.is_stranger:  # it may all have come at once
+        has_knocked = attempt is not None and not attempt.is_stranger
+        if has_knocked or meeting.mesh._there:  # it may all have come at once
+            is_held.set()
             gate.wait(BOUND_S)
 
     meeting.mesh._advance = held  # type: ignore[method-assign]
     try:
-        yield
+        yield is_held
     finally:
         gate.set()
 
