@@ -113,7 +113,7 @@ def test_every_exit_code_is_on_its_page() -> None:
     assert of_runs == codes - {exits.EXIT_AGENT_GONE, exits.EXIT_NOT_STARTED}
     of_claims = set(map(int, re.findall(r"^\| (\d+) \|", _lines("share-a-pool"), re.MULTILINE)))
     assert of_claims == {exits.EXIT_OK, exits.EXIT_FAILED, exits.EXIT_USAGE, exits.EXIT_STOPPED}
-    assert f"{exits.EXIT_NOT_STARTED} if it could not be started" in _lines("share-a-pool")
+    assert f"{exits.EXIT_NOT_STARTED} if it could not start" in _lines("share-a-pool")
 
 
 def _lines(name: str) -> str:
@@ -135,24 +135,27 @@ def test_every_kind_of_device_is_on_its_page() -> None:
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("docs/howto/read-a-run.md", "has {part_mb} MB; the newest {parts} stay, so that a log"),
-        ("docs/howto/read-a-run.md", "a log has {log_mb} MB at most"),
+        ("docs/howto/read-a-run.md", "has {part_mb} MB; the newest {parts} remain, so a log"),
+        ("docs/howto/read-a-run.md", "a log has at most {log_mb} MB"),
         ("docs/howto/share-a-pool.md", "The log keeps {log_mb} MB"),
-        ("docs/howto/share-a-pool.md", "those of teams are, {teams} at most"),
+        ("docs/howto/share-a-pool.md", "It names up to {teams} teams"),
         (
             "docs/howto/share-a-pool.md",
-            "has at most {claims} claims, and changes them {burst} times",
+            "has at most {claims} claims, and may change them {burst} times",
         ),
-        ("docs/howto/share-a-pool.md", "{grace_s} s after the notice, whoever holds their locks"),
-        ("docs/howto/share-a-pool.md", "the locks are free, for {silent_s} s at most"),
-        ("docs/howto/run-in-a-pool.md", "tried again after {rest_s} s, 2 s, and so on up to every"),
+        ("docs/howto/share-a-pool.md", "{grace_s} s after the notice the pool kills"),
+        ("docs/howto/share-a-pool.md", "free locks; it waits {silent_s} s at most"),
+        ("docs/howto/run-in-a-pool.md", "after {rest_s} s, 2 s, up to every"),
         ("docs/howto/run-in-a-pool.md", "up to every {longest_rest_s} s"),
-        ("docs/howto/run-a-job.md", "the newest {runs} that ended are kept"),
+        ("docs/howto/run-a-job.md", "The newest {runs} ended runs are kept"),
         ("docs/howto/survive-and-resume.md", "after 1, 2, 4, ... {retry_s} s"),
         ("docs/howto/survive-and-resume.md", "the newest `keep={keep}`"),
-        ("docs/howto/survive-and-resume.md", "else after {lease_minutes} minutes without a sign"),
-        ("docs/howto/checkpoints.md", "silent for {lease_minutes} minutes by the watcher's own"),
-        ("docs/howto/checkpoints.md", "or one {upload_mb} MiB part ({timeout_s})"),
+        ("docs/howto/survive-and-resume.md", "else after {lease_minutes} minutes of silence"),
+        (
+            "docs/howto/checkpoints.md",
+            "else after {lease_minutes} minutes of silence. The waiting job",
+        ),
+        ("docs/howto/checkpoints.md", "or one {upload_mb} MiB part ({timeout_s} s)"),
         ("docs/explanation/protocol.md", "(`register_s`, {register_s} s;"),
         ("docs/explanation/protocol.md", "for {apart_s} s; then one replica tries it"),
         (
