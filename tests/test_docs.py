@@ -165,7 +165,7 @@ def test_every_kind_of_device_is_on_its_page() -> None:
         ("docs/explanation/security.md", "{connections} connections (fewer with few descriptors)"),
         (
             "docs/explanation/security.md",
-            "{ask_s} s to say what is wanted; {requests} requests at once",
+            "{ask_s} s to send a request; {requests} requests at once",
         ),
         (
             "docs/explanation/security.md",
