@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import FileStore
 
 from benchmarks.gloo_baseline import GlooBuild, GlooReduction
 from pliant.engine.groups.build import GroupBuild
-from pliant.engine.protocol import formed, group_builds
+from pliant.engine.member import formed, group_builds
 
 WINDOWS, SOCKETS = "windows", "sockets"
 GLOO, GLOO_WINDOWS = "gloo", "gloo windows"

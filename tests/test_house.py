@@ -41,15 +41,7 @@ CROSS_MODULE_TESTS = {
 }
 """Tests beside a room of the source that are of more than one module, and of what."""
 
-MUTUAL_FOLDERS = {
-    ("engine.data", "engine.replica"),
-    ("engine.data", "engine.state"),
-    ("engine.groups", "engine.reduce"),
-    ("engine.protocol", "engine.replica"),
-    ("engine.protocol", "engine.worker"),
-    ("engine.record", "engine.worker"),
-    ("engine.replica", "engine.state"),
-}
+MUTUAL_FOLDERS = {("engine.groups", "engine.reduce")}
 """Folders of one room that import each other, still."""
 
 MOST_LINES = 600

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.core.errors import ConfigError, PliantError, UsageError
     from pliant.engine.randomness import seed
-    from pliant.engine.replica.device_mesh import mesh
     from pliant.engine.session import Session
+    from pliant.engine.sharding.device_mesh import mesh
     from pliant.engine.worker.once import once
     from pliant.engine.worker.run_places import run_dir
 
@@ -21,7 +21,7 @@ _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     **dict.fromkeys(("ConfigError", "PliantError", "UsageError"), "pliant.core.errors"),
     "Session": "pliant.engine.session",
-    "mesh": "pliant.engine.replica.device_mesh",
+    "mesh": "pliant.engine.sharding.device_mesh",
     "once": "pliant.engine.worker.once",
     "run_dir": "pliant.engine.worker.run_places",
     "seed": "pliant.engine.randomness",

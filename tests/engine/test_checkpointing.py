@@ -452,7 +452,7 @@ def test_a_script_whose_last_checkpoint_is_never_written_does_not_end_well(
     over = threading.Event()
     monkeypatch.setattr(shares, "write_share", lambda *_, **__: over.wait(60))
     monkeypatch.setattr(writer, "CLOSE_S", 0.05)
-    monkeypatch.setattr("pliant.engine.protocol.alone.KEPT_S", 0.0)
+    monkeypatch.setattr("pliant.engine.member.alone.KEPT_S", 0.0)
 
     try:
         with pytest.raises(PermanentError, match="step 9 is not in a checkpoint: the last check"):

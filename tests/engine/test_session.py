@@ -27,7 +27,7 @@ from pliant.engine import assembly, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.slots import Extras
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.update import Update
 
 

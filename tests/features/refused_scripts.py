@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import pliant
 from pliant.engine.guard.comparison import part_with_the_wrong
-from pliant.engine.protocol.meeting import check_alike
+from pliant.engine.member.rendezvous import check_alike
 from pliant.engine.settings import check_saving
 from pliant.engine.state import naming
 from pliant.engine.worker import bootstrap

@@ -72,13 +72,18 @@ TOPICS = (
         "Every replica must run the same code with the same seed. Write files and print where "
         "`session.leader` is true; change nothing else there. "
         "[Check your script](../howto/check-your-script.md) finds the place.",
-        ("engine/protocol/", "engine/guard/", "engine/evaluation"),
+        ("engine/member/", "engine/guard/", "engine/evaluation"),
     ),
     Topic(
         "Replicas of several workers",
         "[Shard a replica](../howto/shard-a-replica.md) says what `pliant.mesh` takes, and what "
         "`fully_shard`, `parallelize_module` and schedules of stages can do.",
-        ("engine/replica/", "engine/local_tensors", "engine/state/whole_weights"),
+        (
+            *("engine/sharding/", "engine/several_workers", "engine/data/team_slots"),
+            *("engine/member/follower_", "engine/local_tensors"),
+            "engine/member/replica_workers",
+            "engine/state/whole_weights",
+        ),
     ),
     Topic(
         "Checkpoints",
@@ -87,7 +92,7 @@ TOPICS = (
         "where, and how to look at it, verify it and export it.",
         (
             *("checkpoint/", "cli/checkpoint_commands", "core/durability"),
-            *("engine/protocol/alone", "engine/state/initial_weights"),
+            *("engine/member/alone", "engine/state/initial_weights"),
             *("engine/state/restored", "engine/state/training_state"),
         ),
     ),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from pliant.core.values import Generation  # noqa: E402
-from pliant.engine.protocol.group_builds import GroupBuilds  # noqa: E402
+from pliant.engine.member.group_builds import GroupBuilds  # noqa: E402
 
 _learn = GroupBuilds.learn
 

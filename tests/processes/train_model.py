@@ -25,7 +25,7 @@ from tests.engine import models
 import pliant
 from pliant import Session
 from pliant.core.worker_names import worker_name
-from pliant.engine.protocol import elastic
+from pliant.engine.member import elastic
 from pliant.engine.reduce import shared_memory
 from pliant.engine.worker.bootstrap import worker_context
 from pliant.testing import faults

@@ -21,12 +21,14 @@ from pliant.core.counts import counted
 from pliant.core.step import batching
 from pliant.core.values import CHECKPOINT_PLACE, FromCheckpoint
 from pliant.engine import identity, randomness
+from pliant.engine import several_workers as workers
 from pliant.engine.data import loading
 from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import DataArguments
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Slots, extras_width
+from pliant.engine.data.team_slots import TeamSlots
 from pliant.engine.guard import files
 from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison
@@ -36,28 +38,26 @@ from pliant.engine.guard.loss_graph import LossGraph
 from pliant.engine.guard.script_calls import OtherLoaders, ScriptCalls
 from pliant.engine.guard.script_variables import ScriptVariables
 from pliant.engine.local_tensors import local_of
-from pliant.engine.protocol.alone import Alone
-from pliant.engine.protocol.checkpoint_channel import (
+from pliant.engine.member.alone import Alone
+from pliant.engine.member.checkpoint_channel import (
     CoordinatorCheckpointChannel,
     FollowerCheckpointChannel,
     LocalCheckpointChannel,
 )
-from pliant.engine.protocol.elastic import ElasticMembership
-from pliant.engine.protocol.formed import window_size_for
-from pliant.engine.protocol.membership_port import WorkerMembership
-from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.member.elastic import ElasticMembership
+from pliant.engine.member.followers import NO_FOLLOWERS
+from pliant.engine.member.formed import window_size_for
+from pliant.engine.member.lead_membership import LeadMembership
+from pliant.engine.member.membership_port import WorkerMembership
+from pliant.engine.member.runtime import ProtocolRuntime
 from pliant.engine.recording import QuietPrinter, Recorder
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.replica import workers
-from pliant.engine.replica.device_mesh import coordinates, mesh_identity, stages_group
-from pliant.engine.replica.followers import NO_FOLLOWERS
-from pliant.engine.replica.fsdp_settings import FsdpSettings
-from pliant.engine.replica.lead_membership import LeadMembership
-from pliant.engine.replica.stages import Stages
-from pliant.engine.replica.team_slots import TeamSlots
 from pliant.engine.run_facts import facts_alone, facts_of
 from pliant.engine.settings import SessionSettings, UserObjects
+from pliant.engine.sharding.device_mesh import coordinates, mesh_identity, stages_group
+from pliant.engine.sharding.fsdp_settings import FsdpSettings
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.initial_weights import take_initial_weights

@@ -31,7 +31,7 @@ from pliant.core.checked import CheckOrders
 from pliant.core.membership.member import ready_number
 from pliant.engine.guard.comparison import StateComparison
 from pliant.engine.guard.script_variables import ScriptVariables
-from pliant.engine.protocol.membership_port import WorkerMembership
+from pliant.engine.member.membership_port import WorkerMembership
 from pliant.engine.state.naming import digest_of
 from pliant.engine.worker.bootstrap import WorkerContext, check_orders
 from pliant.engine.worker.reporter import Printer

@@ -14,7 +14,7 @@ from pliant.core.values import ReplicaId
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Slots
 from pliant.engine.gradient import Gradient
-from pliant.engine.protocol.membership_port import StepDecision
+from pliant.engine.member.membership_port import StepDecision
 from pliant.engine.update import Update
 from pliant.engine.worker.reporter import Reporter
 from pliant.wire.messages import Committed

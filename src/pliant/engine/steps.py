@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.replica.stages import run_schedule, shapes_of
+from pliant.engine.sharding.stages import run_schedule, shapes_of
 from pliant.engine.training import Training
 
 

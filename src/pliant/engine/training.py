@@ -35,8 +35,8 @@ from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison, compare_whole
 from pliant.engine.guard.differences import Differences
 from pliant.engine.guard.files import Inputs
-from pliant.engine.protocol.formed import Shape, nodes
-from pliant.engine.protocol.membership_port import (
+from pliant.engine.member.formed import Shape, nodes
+from pliant.engine.member.membership_port import (
     Condition,
     Ending,
     StepDecision,

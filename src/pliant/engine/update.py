@@ -32,8 +32,8 @@ from pliant.engine.local_tensors import (
     total_norm,
 )
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.replica.shard_sums import refuse_shard_sums
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.shard_sums import refuse_shard_sums
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.optimizer_state import OptimizerState, held, refuse_kept_gradients
 
 Scheduler = LRScheduler | ReduceLROnPlateau

@@ -277,7 +277,7 @@ def resolve_headers(
 
 
 def is_stop_known(resolution: Resolution, flags: Sequence[tuple[bool, bool]]) -> bool:
-    """Whether a survivor has agreed to stop: as ``engine.protocol.meeting`` asks them.
+    """Whether a survivor has agreed to stop: as ``engine.member.rendezvous`` asks them.
 
     Where all commit late nobody has seen what the metadata of their votes asked for.
     """

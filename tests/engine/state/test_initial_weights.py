@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pliant.core.errors import ConfigError
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.initial_weights import take_initial_weights
 from pliant.engine.state.training_state import State
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.staged_describer import StagedDescriber
 from pliant.engine.state.training_state import State
 

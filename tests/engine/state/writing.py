@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pliant.core.errors import UsageError
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.tagged_codec import encode
 from pliant.engine.state.whole_weights import WeightsFile
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pliant.core.values import Incarnation, ReplicaId
-from pliant.engine.protocol.link import Link
 from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.engine.worker.link import Link
 from pliant.engine.worker.reporter import Printer, WireReporter
 from pliant.observe.prose import PROGRESS_S
 from pliant.wire.launch import Assignment

@@ -29,7 +29,7 @@ from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.positions import Position, positions
 from pliant.engine.reduce.sums import ValueSums
-from pliant.engine.replica.stages import Shapes, Stages
+from pliant.engine.sharding.stages import Shapes, Stages
 from pliant.engine.state.buffers import BufferRules
 
 Launch = Callable[[int, list[torch.Tensor]], None]

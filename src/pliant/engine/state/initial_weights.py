@@ -19,7 +19,7 @@ import torch
 
 from pliant.core.errors import ConfigError
 from pliant.engine.local_tensors import cut_like
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.training_state import State
 
 MAX_REASON_CHARACTERS = 300

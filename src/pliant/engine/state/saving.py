@@ -20,7 +20,7 @@ from pliant.core.membership.member import Member
 from pliant.core.values import Found
 from pliant.engine import probe
 from pliant.engine.local_tensors import part_of
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.durable import CheckpointChannel, Describer, Durability, Facts, Snapshot
 from pliant.engine.state.restored import restore
 from pliant.engine.state.staged_describer import StagedDescriber

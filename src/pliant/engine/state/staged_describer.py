@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pliant.engine.local_tensors import TensorPart
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.durable import STAGED_VERSION, Describer
 from pliant.engine.state.tagged_codec import DTYPES
 from pliant.engine.state.training_state import State

@@ -22,7 +22,7 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.engine.local_tensors import is_sharded, reshard, sharding_modules, whole_of
-from pliant.engine.replica.stages import Stages
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.tagged_codec import DTYPES, WORDS, decode, encode
 from pliant.machine.files import fresh_beside
 

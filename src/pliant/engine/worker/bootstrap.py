@@ -35,8 +35,8 @@ from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
 from pliant.engine import script_files
 from pliant.engine.guard import environment_reads, files
-from pliant.engine.protocol.link import Link
 from pliant.engine.worker import script_errors
+from pliant.engine.worker.link import Link
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks

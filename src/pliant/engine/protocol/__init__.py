@@ -1,1 +1,0 @@
-"""This worker's runtime of the membership protocol."""

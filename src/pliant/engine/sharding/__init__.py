@@ -1,0 +1,1 @@
+"""A model that is divided over the workers of a replica: FSDP2, tensor parallelism, stages."""

@@ -1,0 +1,97 @@
+"""Shard sums: finds an optimizer that adds up over the parts of a sharded parameter.
+
+Owns that one look.  What an optimizer does to each value by itself has the bits of a model that is
+whole, and so has what it computes of a gradient that it has made whole (``full_tensor``).  A norm
+or a product of matrices that torch adds up over the workers of a replica has others, which depend
+on how many there are.  Must not know which optimizer does what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pliant.core.errors import UsageError
+from pliant.engine.local_tensors import is_sharded_type
+from pliant.engine.sharding.device_mesh import is_over_shards, made_mesh, shard_group
+
+SUMS = ("sum", "avg")
+"""Reductions whose bits depend on who has added what, as torch's functional collectives call them;
+a maximum is the same for all."""
+
+SUM_KINDS = ("SUM", "AVG", "PRODUCT", "PREMUL_SUM")
+"""The same in ``torch.distributed``'s own calls."""
+
+TAKEN = "aten._local_scalar_dense.default"
+"""How torch takes a number out of a tensor: ``float(tensor)``."""
+
+
+@contextmanager
+def refuse_shard_sums(optimizer: object) -> Iterator[None]:
+    """Refuse a step of this optimizer that adds up over ``shard``.
+
+    Raises:
+        UsageError: names the optimizer.
+    """
+    found = made_mesh()
+    group = None if found is None else shard_group(found)
+    if group is None:
+        yield
+        return
+    with _SumFinder(type(optimizer).__name__, group):
+        yield
+
+
+class _SumFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees what sharded tensors do on each worker; itself it lets them do it."""
+
+    def __init__(self, name: str, group: dist.ProcessGroup) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._name = name
+        self._group_name = group.group_name
+        self._members = set(dist.get_process_group_ranks(group))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_sharded_type, types)):  # alone, in lists or by name
+            if str(func) == TAKEN and _is_partial(args[0]):
+                self._refuse()  # torch gives each worker the sum over its own part
+            return NotImplemented
+        if func.namespace == "_c10d_functional":
+            words = [one for one in args if isinstance(one, str)]
+            if self._group_name in words and any(word in SUMS for word in words):
+                self._refuse()
+        elif func.namespace == "c10d" and self._adds_up(args):
+            self._refuse()
+        return func(*args, **(kwargs or {}))
+
+    def _adds_up(self, args: Any) -> bool:
+        """Whether a collective that the optimizer calls itself adds up what the workers have."""
+        boxed: list[Any] = [one for one in args if isinstance(one, torch.ScriptObject)]
+        numbers = [one.op() for one in boxed if _is_boxed(one, "ReduceOp")]  # torch 2.11 to 2.15
+        kinds = [dist.ReduceOp.RedOpType(number).name for number in numbers]
+        groups = [dist.ProcessGroup.unbox(one) for one in boxed if _is_boxed(one, "ProcessGroup")]
+        return any(kind in SUM_KINDS for kind in kinds) and any(
+            len(self._members & set(dist.get_process_group_ranks(group))) > 1 for group in groups
+        )
+
+    def _refuse(self) -> None:
+        raise UsageError(
+            f"{self._name} adds up over the parts of a sharded parameter, so its bits depend on "
+            "how many workers a replica has; use an optimizer that takes each value by itself, as "
+            "AdamW and SGD do, or leave its parameters out of fully_shard"
+        )
+
+
+def _is_boxed(boxed: torch.ScriptObject, kind: str) -> bool:
+    """Whether an object is of this class of ``torch.distributed``."""
+    return str(boxed._type()).endswith(f".{kind}")  # noqa: SLF001  nothing else tells them apart
+
+
+def _is_partial(sharded: Any) -> bool:
+    """Whether each worker has a part of a sum."""
+    return is_over_shards(sharded) and any(one.is_partial() for one in sharded.placements)
