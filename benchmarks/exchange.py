@@ -30,7 +30,7 @@ from benchmarks.exchange_busy import measure_busy
 from benchmarks.exchange_flood import compile_flood, measure_flood
 from benchmarks.exchange_ways import GLOO, Builder, Exchange, Model, check_alike, gloo_all_reduce
 from benchmarks.processes import Member, interleave, report, run_processes
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.group import Group
 
 METADATA_CALLS = 50
 

@@ -17,9 +17,8 @@ import time
 import torch
 
 from benchmarks.processes import Member
-from pliant.engine.groups.communicator import Communicator
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group, Ticket
+from pliant.engine.comm.communicator import Communicator, GroupBroken
+from pliant.engine.comm.group import Group, Ticket
 
 NBYTES = 40_000_000
 

@@ -22,9 +22,9 @@ import torch
 
 from benchmarks import certificates
 from benchmarks.processes import Member
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import parse_endpoint
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import parse_endpoint
+from pliant.engine.comm.rendezvous import GroupBuild
 from pliant.engine.reduce.buckets import Layout
 from pliant.machine.tls import TlsContexts
 

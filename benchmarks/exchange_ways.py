@@ -16,13 +16,13 @@ from benchmarks import certificates
 from benchmarks.gloo_baseline import GlooBuild, GlooReduction
 from benchmarks.processes import Member
 from pliant.core.step import batching
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.rendezvous import GroupBuild
+from pliant.engine.comm.windows import WindowCache
 from pliant.engine.reduce import shared_memory
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.windows import WindowCache
 
 GLOO = "gloo"
 """The baseline: the exchange before pliant had sockets of its own."""

@@ -17,12 +17,10 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.communicator import Communicator, Piece, Transfer
-from pliant.engine.groups.ending import OperationFailed
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.mesh import Peer
-from pliant.engine.groups.port import parse_endpoint
+from pliant.engine.comm.communicator import Communicator, OperationFailed, Piece, Transfer
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import Peer, parse_endpoint
+from pliant.engine.comm.rendezvous import GroupBuild
 from pliant.engine.reduce import exchange
 from pliant.engine.reduce.plan import shard_sizes
 from pliant.engine.reduce.shared_memory import SMALL_BYTES

@@ -16,9 +16,9 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from benchmarks.harness import die_with_parent
 from benchmarks.network import Network, wire_bytes
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import Port
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import Port
+from pliant.engine.comm.rendezvous import GroupBuild
 from pliant.engine.reduce.buckets import Layout
 
 SECRET = b"s" * 32

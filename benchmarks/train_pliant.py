@@ -13,7 +13,7 @@ import torch
 import pliant
 from benchmarks.harness import TailLog
 from benchmarks.model import Tokens, build, loss_of
-from pliant.engine.reduce.windows import Address, WindowCache, WindowError, WindowView
+from pliant.engine.comm.windows import Address, WindowCache, WindowError, WindowView
 
 
 def options() -> argparse.Namespace:

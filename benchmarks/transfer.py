@@ -20,9 +20,9 @@ import torch
 from benchmarks import certificates, network
 from benchmarks.gloo_baseline import GlooBuild
 from benchmarks.processes import Member, interleave, report, run_processes
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.communicator import Communicator
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.communicator import Communicator
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.rendezvous import GroupBuild
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import Stamp, receive_state, send_state

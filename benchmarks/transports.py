@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch._C._distributed_c10d import FileStore
 
 from benchmarks.gloo_baseline import GlooBuild, GlooReduction
-from pliant.engine.groups.build import GroupBuild
+from pliant.engine.comm.rendezvous import GroupBuild
 from pliant.engine.member import formed, group_builds
 
 WINDOWS, SOCKETS = "windows", "sockets"

@@ -206,7 +206,7 @@ def _limits() -> dict[str, str]:
     from pliant.core.job import apart
     from pliant.core.membership.state import Timeouts
     from pliant.core.pool_defaults import CLASS_VALUES
-    from pliant.engine.groups import mesh
+    from pliant.engine.comm import mesh
     from pliant.http import app, connections
     from pliant.machine import rotating_file
     from pliant.observe import parts, run_index

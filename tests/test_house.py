@@ -41,7 +41,7 @@ CROSS_MODULE_TESTS = {
 }
 """Tests beside a room of the source that are of more than one module, and of what."""
 
-MUTUAL_FOLDERS = {("engine.groups", "engine.reduce")}
+MUTUAL_FOLDERS = {("engine.comm", "engine.reduce")}
 """Folders of one room that import each other, still."""
 
 MOST_LINES = 600

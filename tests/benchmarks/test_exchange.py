@@ -13,9 +13,9 @@ from torch._C._distributed_c10d import HashStore
 
 from benchmarks import network
 from pliant.core.step import batching
-from pliant.engine.groups.communicator import Communicator
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import Port
+from pliant.engine.comm.communicator import Communicator
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import Port
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan, fold
 

@@ -17,7 +17,7 @@ from tests.processes import elastic
 from tests.processes.elastic import drain, kill, reference, run_until_over, scale, wait_for_members
 from tests.processes.launching import RunningJob
 
-from pliant.engine.groups.port import parse_endpoint
+from pliant.engine.comm.mesh import parse_endpoint
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

@@ -15,7 +15,7 @@ from tests.processes.elastic import reference, run_until_over, wait_for_members
 from tests.processes.launching import RunningJob
 from tests.processes.test_several_workers import pids_of
 
-from pliant.engine.groups.port import parse_endpoint
+from pliant.engine.comm.mesh import parse_endpoint
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -19,14 +19,13 @@ from typing import Any
 
 import torch
 
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.ending import Abort
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import Port
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import Port
+from pliant.engine.comm.rendezvous import Abort, GroupBuild
+from pliant.engine.comm.windows import Address, WindowCache, WindowError, WindowView
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan
 from pliant.engine.reduce.shared_memory import window_size
-from pliant.engine.reduce.windows import Address, WindowCache, WindowError, WindowView
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])

@@ -10,7 +10,7 @@ import torch
 from tests.processes.crew import Member, crew
 
 from pliant.core.step import batching
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.group import Group
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan, fold

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.engine.groups.scripts import expected, play, script
+from tests.engine.comm.scripts import expected, play, script
 from tests.processes.crew import Crew, Member, background, crew
 
-from pliant.engine.groups.ending import Abort, GroupBroken
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.rendezvous import Abort
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

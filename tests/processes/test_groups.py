@@ -21,12 +21,12 @@ import torch
 from tests.processes.crew import Crew, Member, crew, on_nudge
 
 from pliant.core.step import batching
-from pliant.engine.groups.communicator import Communicator
-from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch, LeftAlone
+from pliant.engine.comm.communicator import Communicator, GroupBroken, LeftAlone
+from pliant.engine.comm.rendezvous import Abort, LayoutMismatch
+from pliant.engine.comm.windows import Window, WindowSize
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.windows import Window, WindowSize
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 

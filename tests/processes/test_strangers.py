@@ -14,10 +14,9 @@ from tests.live.harassing import EVERY_WAY, harassed, is_another_user
 from tests.live.neighbour import Address
 from tests.processes.crew import SECRET, Crew, Member, background, crew
 
-from pliant.engine.groups.ending import Abort
-from pliant.engine.groups.handshake import Hello, connecting
-from pliant.engine.groups.mesh import Mesh
-from pliant.engine.groups.port import Port, parse_endpoint
+from pliant.engine.comm.handshake import Hello, connecting
+from pliant.engine.comm.mesh import Mesh, Port, parse_endpoint
+from pliant.engine.comm.rendezvous import Abort
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 

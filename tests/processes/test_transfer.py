@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.processes.crew import Member, background, crew, on_nudge
 
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import (
     Stamp,

@@ -25,12 +25,12 @@ from pliant.core.errors import UsageError
 from pliant.core.exits import EXIT_OK
 from pliant.core.values import Generation
 from pliant.engine import probe, randomness
+from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.gradient import Gradient
-from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison, compare_whole
 from pliant.engine.guard.differences import Differences

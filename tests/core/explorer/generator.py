@@ -77,7 +77,7 @@ INTERRUPTIBLE = frozenset(
 )
 """Phases in which a Reform that is built is entered."""
 BUILD_S = 30
-"""How long a group is built, as in ``engine.groups.build``."""
+"""How long a group is built, as in ``engine.comm.rendezvous``."""
 
 PARTING = frozenset({"leaver", "finished", "broken", "spare"})
 """Phases in which a replica that was released exits."""

@@ -22,13 +22,13 @@ from pliant.core.values import (
     ReplicaId,
     Seat,
 )
+from pliant.engine.comm.windows import WindowSize
 from pliant.engine.member.elastic import ElasticMembership
 from pliant.engine.member.formed import Shape
 from pliant.engine.member.membership_port import NOT_KEPT, Ending
 from pliant.engine.member.rendezvous import Meeting
 from pliant.engine.member.runtime import ProtocolRuntime
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowSize
 
 
 class Callbacks:

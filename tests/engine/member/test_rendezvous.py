@@ -15,7 +15,7 @@ from pliant.core.errors import UsageError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.resolve import NO_STEP, Header
 from pliant.core.values import NO_GENERATION, Generation, Lineage, Order, ReplicaId, Seat
-from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.member import rendezvous as meeting
 from pliant.engine.member.membership_port import Ending
 from pliant.engine.member.rendezvous import LoopFlags, meet

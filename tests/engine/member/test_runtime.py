@@ -15,12 +15,12 @@ import pliant
 from pliant.core.commands import Prepare, Reform, RollCall
 from pliant.core.events import Event, Registered
 from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
+from pliant.engine.comm.windows import WindowSize
 from pliant.engine.member.group_builds import GroupBuilds
 from pliant.engine.member.runtime import ProtocolRuntime
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowSize
 
-ROOMS = ("engine/member", "engine/groups", "engine/worker", "agent")
+ROOMS = ("engine/member", "engine/comm", "engine/worker", "agent")
 OTHERS = {
     "sys",  # what the interpreter would have set
     "stop",  # an exception of the script's

@@ -15,16 +15,16 @@ from torch.utils.checkpoint import checkpoint
 from pliant.core.errors import UsageError
 from pliant.core.step import batching
 from pliant.core.step.batching import Node
-from pliant.engine.reduce import accumulate, gradient_column
+from pliant.engine.reduce import accumulate, gradient_tree
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.positions import positions
+from pliant.engine.reduce.gradient_tree import positions
 
 
 @pytest.fixture(autouse=True, params=[0, 24], ids=["hooks for all", "small ones without"])
 def _small_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Biases are small in the second case, and most weights are not."""
-    monkeypatch.setattr(gradient_column, "SMALL_BYTES", request.param)
+    monkeypatch.setattr(gradient_tree, "SMALL_BYTES", request.param)
 
 
 class Net(nn.Module):
@@ -301,16 +301,16 @@ def test_who_does_the_first_merge_changes_no_bit(
     layout = Layout.of(model.named_parameters(), extras=1)
     losses = losses_of(model, num_slots, chooser)
     lent = []
-    lend = gradient_column.GradientColumn.lend
+    lend = gradient_tree.GradientColumn.lend
 
-    def counted(column: gradient_column.GradientColumn) -> None:
+    def counted(column: gradient_tree.GradientColumn) -> None:
         lend(column)
         lent.append(column.lent is not None)
 
-    monkeypatch.setattr(gradient_column.GradientColumn, "lend", counted)
+    monkeypatch.setattr(gradient_tree.GradientColumn, "lend", counted)
     (by_autograd,) = summed(model, layout, [batching.root(num_slots)], losses, factor=1.0)
     monkeypatch.setattr(accumulate, "has_own_memory", lambda _: False)
-    monkeypatch.setattr(gradient_column.GradientColumn, "lend", lambda _: None)
+    monkeypatch.setattr(gradient_tree.GradientColumn, "lend", lambda _: None)
     (by_hooks,) = summed(model, layout, [batching.root(num_slots)], losses, factor=1.0)
 
     assert any(lent) or num_slots < 4

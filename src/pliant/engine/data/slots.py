@@ -27,8 +27,7 @@ from pliant.engine import probe, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
 from pliant.engine.reduce.accumulate import GradientSums
-from pliant.engine.reduce.positions import Position, positions
-from pliant.engine.reduce.sums import ValueSums
+from pliant.engine.reduce.gradient_tree import Position, ValueSums, positions
 from pliant.engine.sharding.stages import Shapes, Stages
 from pliant.engine.state.buffers import BufferRules
 

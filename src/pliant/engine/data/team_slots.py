@@ -22,7 +22,7 @@ from pliant.core.errors import UsageError
 from pliant.core.step.passes import Pass, passes
 from pliant.engine.data.loading import BatchRequest
 from pliant.engine.data.slots import Attempt, Backwards, Slots
-from pliant.engine.reduce.positions import Position
+from pliant.engine.reduce.gradient_tree import Position
 from pliant.engine.sharding.stages import Shapes
 
 

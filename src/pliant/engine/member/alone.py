@@ -25,8 +25,8 @@ from pliant.core.values import (
     ReplicaId,
     Seat,
 )
+from pliant.engine.comm.group import Group
 from pliant.engine.evaluation import EvaluationTeam, SingleMemberTeam
-from pliant.engine.groups.group import Group
 from pliant.engine.member.formed import Formed, Shape, form
 from pliant.engine.member.membership_port import (
     KEPT_LOOK_S,

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
-from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.member.followers import Followers
 from pliant.engine.member.formed import Formed
 from pliant.engine.member.membership_port import (

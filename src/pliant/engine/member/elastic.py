@@ -24,9 +24,9 @@ from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_GENERATION, TOTAL, Found, Generation, Order
 from pliant.engine import probe
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
 from pliant.engine.evaluation import EvaluationTeam
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
 from pliant.engine.guard import files
 from pliant.engine.identity import describe_layout
 from pliant.engine.member.checkpoint_wait import Keeping

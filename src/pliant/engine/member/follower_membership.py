@@ -34,9 +34,9 @@ from pliant.core.membership.follower_answers import (
 )
 from pliant.core.membership.member import Member
 from pliant.core.values import NO_GENERATION, Generation, Order
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
 from pliant.engine.evaluation import EvaluationTeam
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
 from pliant.engine.member.followers import wait_to_be_ended
 from pliant.engine.member.formed import Formed, Shape, form
 from pliant.engine.member.inner_channel import InnerConnection, connect_to_worker_0

@@ -16,8 +16,9 @@ from pliant.core.exits import EXIT_FAILED
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Order
-from pliant.engine.groups.ending import Abort, GroupBroken
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.rendezvous import Abort
 
 KILLED_S = 30.0
 """How long a worker whose replica has lost another waits to be ended by their agent."""

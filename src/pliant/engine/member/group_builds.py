@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from pliant.core.values import Generation, Order, ReplicaId
 from pliant.engine import probe
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.ending import Abort, GroupBroken
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import Port
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import Port
+from pliant.engine.comm.rendezvous import Abort, GroupBuild
+from pliant.engine.comm.windows import WindowCache, WindowSize
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowCache, WindowSize
 from pliant.machine.tls import TlsContexts
 
 OnBuilt = Callable[[Order, Group | None, str, tuple[ReplicaId, ...]], None]

@@ -21,8 +21,8 @@ from pliant.core.errors import StateCorruptError, UsageError
 from pliant.core.membership.follower_answers import Voted, joint_digests
 from pliant.core.membership.member import Member
 from pliant.core.values import Generation
+from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.evaluation import EvaluationTeam
-from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.guard.comparison import ASPECTS, UNKNOWN
 from pliant.engine.member.elastic import ElasticMembership
 from pliant.engine.member.formed import Formed

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from pliant.core.membership.follower_answers import Answer, Built, NotBuilt
 from pliant.core.values import Generation, Order, ReplicaId
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.group import Group
 from pliant.engine.member.formed import Shape, window_size_for
 from pliant.engine.member.group_builds import GroupBuilds
 from pliant.engine.worker.bootstrap import WorkerContext

@@ -19,8 +19,8 @@ from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Header, Resolution, resolve
 from pliant.core.values import Order
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
 from pliant.engine.guard.comparison import ASPECTS, UNKNOWN, part_with_the_wrong
 from pliant.engine.member.membership_port import Condition, Ending, VoteRequests
 from pliant.engine.member.runtime import ProtocolRuntime

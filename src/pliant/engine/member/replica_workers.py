@@ -38,8 +38,9 @@ from pliant.core.membership.follower_answers import (
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Order
-from pliant.engine.groups.ending import Abort, GroupBroken
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.rendezvous import Abort
 from pliant.engine.member.crew_watch import CrewWatch
 from pliant.engine.member.followers import Followers, PartDamaged, StateRefused, wait_to_be_ended
 from pliant.engine.member.inner_channel import InnerConnection, InnerListener

@@ -33,12 +33,12 @@ from pliant.core.values import (
     Order,
     ReplicaId,
 )
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.windows import WindowSize
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers
 from pliant.engine.member.group_builds import GroupBuilds
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowSize
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import WorkerNote
 

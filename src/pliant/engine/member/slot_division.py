@@ -22,7 +22,7 @@ from pliant.core.step.balance import (
     slowness,
 )
 from pliant.core.values import Order, ReplicaId
-from pliant.engine.groups.group import Group
+from pliant.engine.comm.group import Group
 from pliant.engine.member.formed import Formed, Shape, form
 from pliant.wire.messages import SlotsMoved
 

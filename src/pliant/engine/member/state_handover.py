@@ -18,8 +18,8 @@ from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId, Restore
 from pliant.engine import probe
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group, Ticket
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group, Ticket
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers, PartDamaged, StateRefused
 from pliant.engine.member.membership_port import TrainingCallbacks
 from pliant.engine.member.rendezvous import Meeting

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from pliant.core.errors import UsageError
 from pliant.core.values import Generation
-from pliant.engine.groups.ending import GroupBroken, LeftAlone
+from pliant.engine.comm.communicator import GroupBroken, LeftAlone
 from pliant.engine.member.formed import Formed
 from pliant.engine.member.runtime import ProtocolRuntime
 

@@ -17,7 +17,7 @@ merge of a part, and all behind the first outermost one, write into the flat buf
 An absent leaf counts as +0.0, always, so that -0.0 + absent gives +0.0 whether the two meet here
 or on another replica: the bits are a function of the number of slots alone.
 
-A captured leaf is never written to unless nothing else has its memory (``autograd_details``).
+A captured leaf is never written to unless nothing else has its memory (``has_own_memory``).
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ from itertools import chain
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.engine.comm.memory import lasting
 from pliant.engine.local_tensors import is_sharded
-from pliant.engine.reduce import gradient_column
-from pliant.engine.reduce.autograd_details import has_own_memory, is_watched
+from pliant.engine.reduce import gradient_tree
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.gradient_column import GradientColumn, added, checked_leaf, zero_frozen
-from pliant.engine.reduce.pages import lasting
+from pliant.engine.reduce.gradient_tree import (
+    GradientColumn,
+    added,
+    checked_leaf,
+    has_own_memory,
+    is_watched,
+    zero_frozen,
+)
 
 BucketReady = Callable[[int], None]
 
@@ -77,7 +83,7 @@ class GradientSums:
         """Hooks of the bucket that have not fired in the last slot."""
         self._lagging: list[GradientColumn] = []
         """Small ones that have not come, of buckets whose hooks have all fired."""
-        self._looks_left = gradient_column.LOOKED_AT
+        self._looks_left = gradient_tree.LOOKED_AT
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
         self._lent: Sequence[Sequence[torch.Tensor]] = ()

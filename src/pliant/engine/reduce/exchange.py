@@ -35,13 +35,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pliant.engine.groups.communicator import Communicator
-from pliant.engine.groups.group import Group, Ticket
+from pliant.engine.comm.communicator import Communicator
+from pliant.engine.comm.group import Group, Ticket
+from pliant.engine.comm.memory import Scratch, lasting
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.hostwise import Hostwise
-from pliant.engine.reduce.pages import lasting
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
-from pliant.engine.reduce.scratch import Scratch
 from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, ThroughWindows, fit
 
 

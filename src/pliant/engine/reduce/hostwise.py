@@ -27,7 +27,9 @@ from itertools import accumulate
 
 import torch
 
-from pliant.engine.groups.communicator import Communicator, Transfer
+from pliant.engine.comm.communicator import Communicator, Transfer
+from pliant.engine.comm.memory import Scratch
+from pliant.engine.comm.windows import Windows
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import (
     BlockwiseFold,
@@ -36,9 +38,7 @@ from pliant.engine.reduce.plan import (
     as_real,
     shard_cuts,
 )
-from pliant.engine.reduce.scratch import Scratch
 from pliant.engine.reduce.shared_memory import Partials, ThroughWindows, put_in_place
-from pliant.engine.reduce.windows import Windows
 
 
 class Hostwise(ThroughWindows):

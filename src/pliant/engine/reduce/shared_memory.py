@@ -18,7 +18,7 @@ may be overwritten when, within a generation:
     a partial, by the next step      ``finish`` has returned, so all were in meeting 2: all folded
     a shard, by the next step        after meeting 1, to which nobody comes who still copies
 
-Between generations the marks of the windows stand guard; see ``engine.reduce.windows``.
+Between generations the marks of the windows stand guard; see ``engine.comm.windows``.
 
 Memory of a member, in gradients: its partials, which replace those outside of a window, and 1/W.
 """
@@ -31,10 +31,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pliant.engine.groups.communicator import Communicator
+from pliant.engine.comm.communicator import Communicator
+from pliant.engine.comm.windows import Windows, WindowSize
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
-from pliant.engine.reduce.windows import Windows, WindowSize
 
 Partials = Sequence[torch.Tensor]
 """What one member has added up of a bucket."""

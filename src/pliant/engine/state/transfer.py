@@ -30,8 +30,8 @@ import torch
 import xxhash
 
 from pliant.core.errors import PliantError
-from pliant.engine.groups.communicator import Communicator, Transfer
-from pliant.engine.groups.group import Group, Ticket
+from pliant.engine.comm.communicator import Communicator, Transfer
+from pliant.engine.comm.group import Group, Ticket
 from pliant.engine.state import naming, tagged_codec
 from pliant.engine.state.stream import StreamChunk, TensorSpec, cut_stream
 

@@ -18,13 +18,12 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from tests.engine.groups.circle import BOUND_S, Running, tls_contexts, wait_until
-from tests.engine.groups.proxy import FINE, Fate, Proxy, Trouble
+from tests.engine.comm.circle import BOUND_S, Running, tls_contexts, wait_until
+from tests.engine.comm.proxy import FINE, Fate, Proxy, Trouble
 
-from pliant.engine.groups import mesh as mesh_module
-from pliant.engine.groups.handshake import Hello, connecting, word_of
-from pliant.engine.groups.mesh import Mesh, Peer
-from pliant.engine.groups.port import Port, parse_endpoint
+from pliant.engine.comm import mesh as mesh_module
+from pliant.engine.comm.handshake import Hello, connecting, word_of
+from pliant.engine.comm.mesh import Mesh, Peer, Port, parse_endpoint
 from pliant.machine.tls import TlsContexts
 
 pytestmark = pytest.mark.timeout(60)

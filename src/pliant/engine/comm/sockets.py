@@ -18,9 +18,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from pliant.engine.groups.communicator import Communicator, Piece, Transfer
-from pliant.engine.groups.connection import Connection, PeerGone
-from pliant.engine.groups.ending import LeftAlone
+from pliant.engine.comm.communicator import Communicator, LeftAlone, Piece, Transfer
+from pliant.engine.comm.connection import Connection, PeerGone
 from pliant.machine.sockets import send_again_soon
 
 UNREACHABLE_S = 30

@@ -12,24 +12,26 @@ others noticing; they wait until they are told to give up.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import select
+import socket
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.handovers import quick_handovers
-from pliant.engine.groups.handshake import SECRET_BYTES
-from pliant.engine.groups.mesh import Mesh, Peer
-from pliant.engine.groups.port import Port
-from pliant.engine.groups.reachability import PROBE_S, unreachable
-from pliant.engine.groups.sockets import SocketCommunicator
-from pliant.engine.reduce.buckets import Layout, first_difference
-from pliant.engine.reduce.windows import (
+from pliant.core.errors import PliantError
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.handshake import SECRET_BYTES
+from pliant.engine.comm.mesh import Mesh, Peer, Port, parse_endpoint
+from pliant.engine.comm.sockets import SocketCommunicator
+from pliant.engine.comm.windows import (
     Address,
     Window,
     WindowCache,
@@ -39,13 +41,61 @@ from pliant.engine.reduce.windows import (
     WindowView,
     neighbourhoods,
 )
+from pliant.engine.reduce.buckets import Layout, first_difference
 from pliant.machine.tls import TlsContexts
 
 SPEAK_S = 1.0
 """By how much who reaches everybody speaks after those who do not: members begin to look for each
 other when each hears of it, in seconds."""
 
+INTERVAL_S = 0.0002
+"""While somebody meets; a main thread that gives the lock away itself notices nothing of it."""
+
+PROBE_S = 2.0
+"""How long an answer may take, in seconds: the first repetition of a lost packet is in it."""
+
+_ANSWERS = (0, errno.ECONNREFUSED)
+
 _log = logging.getLogger(__name__)
+
+
+class LayoutMismatch(PliantError):  # noqa: N818
+    """This worker's model differs from the members'; the text is one sentence for the user."""
+
+
+class Abort:
+    """A reason to give up, set once from any thread; wakes whoever waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self.reason: str | None = None
+
+    def set(self, reason: str) -> None:
+        """Give the reason; the first one counts."""
+        with self._lock:
+            if self.reason is not None:
+                return
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` if the reason is set within, or was before; on whoever sets it."""
+        with self._lock:
+            is_set = self.reason is not None
+            if not is_set:
+                self._callbacks.append(callback)
+        if is_set:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
 
 
 class GroupBuild:
@@ -258,3 +308,54 @@ class GroupBuild:
             except WindowError as error:
                 _log.debug("generation %d: not in memory: %s", self._generation, error)
         return views
+
+
+_lock = threading.Lock()
+_usual_s: list[float] = []
+"""What was set before, once for each who meets now: the setting is the interpreter's, too."""
+
+
+@contextmanager
+def quick_handovers() -> Iterator[None]:
+    """Have the lock change hands quickly for as long as this; any thread, any number at once."""
+    with _lock:
+        usual_s = sys.getswitchinterval()
+        _usual_s.append(_usual_s[0] if _usual_s else usual_s)
+        if usual_s > INTERVAL_S:
+            sys.setswitchinterval(INTERVAL_S)
+    try:
+        yield
+    finally:
+        with _lock:
+            usual_s = _usual_s.pop()
+            is_ours = abs(sys.getswitchinterval() - INTERVAL_S) < INTERVAL_S / 100
+            if not _usual_s and is_ours:  # else the script has set another one meanwhile
+                sys.setswitchinterval(usual_s)
+
+
+def unreachable(endpoints: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the members whose endpoints do not answer; blocks for ``PROBE_S`` at most."""
+    silent: set[str] = set(endpoints)
+    waiting: dict[int, tuple[str, socket.socket]] = {}
+    poll = select.poll()
+    for name, endpoint in endpoints.items():
+        address = parse_endpoint(endpoint)
+        sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+        sock.setblocking(False)
+        waiting[sock.fileno()] = name, sock
+        if sock.connect_ex(address) in _ANSWERS:
+            silent.discard(name)
+        poll.register(sock, select.POLLOUT)
+    deadline_at = time.monotonic() + PROBE_S
+    try:
+        while waiting and (left_s := deadline_at - time.monotonic()) > 0:
+            for descriptor, _ in poll.poll(left_s * 1000):
+                poll.unregister(descriptor)
+                name, sock = waiting.pop(descriptor)
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _ANSWERS:
+                    silent.discard(name)
+                sock.close()
+    finally:
+        for _, sock in waiting.values():
+            sock.close()
+    return tuple(name for name in endpoints if name in silent)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pliant.engine.groups.handshake import (
+from pliant.engine.comm.handshake import (
     MAX_GREETING_BYTES,
     HandshakeFailed,
     Hello,

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tests.engine.groups.circle import (
+from tests.engine.comm.circle import (
     BOUND_S,
     WAYS,
     Circle,
@@ -19,10 +19,9 @@ from tests.engine.groups.circle import (
     passing_on,
     wait_until,
 )
-from tests.engine.groups.scripts import check, pattern, play, raw, script
+from tests.engine.comm.scripts import check, pattern, play, raw, script
 
-from pliant.engine.groups.communicator import Communicator, SingleCommunicator
-from pliant.engine.groups.ending import GroupBroken, LeftAlone
+from pliant.engine.comm.communicator import Communicator, GroupBroken, LeftAlone, SingleCommunicator
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from pliant.engine.groups.port import parse_endpoint
+from pliant.engine.comm.mesh import parse_endpoint
 
 
 class Trouble(Enum):

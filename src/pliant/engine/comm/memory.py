@@ -1,4 +1,4 @@
-"""Pages: memory that comes from the system, not by way of an allocator.
+"""Memory that comes from the system, not by way of an allocator: pages, and scratch that grows.
 
 Owns how it is mapped and given back.  Must not know what is put there, nor who else maps it.
 """
@@ -69,3 +69,17 @@ def _map(
     memory = (ctypes.c_uint8 * size).from_address(address + -address % align)
     weakref.finalize(memory, _libc.munmap, address, whole).atexit = False
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+class Scratch:
+    """Memory for one bucket at a time."""
+
+    def __init__(self) -> None:
+        self._memory: torch.Tensor | None = None
+
+    def provide(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return so many elements, of any value; what was lent before is lost."""
+        size = numel * dtype.itemsize
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = lasting(size, torch.uint8)
+        return self._memory[:size].view(dtype)

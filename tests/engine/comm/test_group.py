@@ -10,10 +10,10 @@ import psutil
 import pytest
 import torch
 
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import Port
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.mesh import Port
+from pliant.engine.comm.rendezvous import GroupBuild
 from pliant.engine.reduce.buckets import Layout
 
 

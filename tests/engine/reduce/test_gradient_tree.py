@@ -11,10 +11,10 @@ from torch import nn
 
 from pliant.core.errors import UsageError
 from pliant.core.step import batching
-from pliant.engine.reduce import gradient_column
+from pliant.engine.reduce import gradient_tree
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.positions import positions
+from pliant.engine.reduce.gradient_tree import has_own_memory, is_watched, positions
 
 Writes = Callable[[nn.Sequential], object]
 
@@ -23,7 +23,7 @@ WRITTEN = r"^\.grad of '\d\.\w+' was written to inside the loop over a step"
 
 @pytest.fixture(autouse=True)
 def _all_have_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_column, "SMALL_BYTES", 0)
+    monkeypatch.setattr(gradient_tree, "SMALL_BYTES", 0)
 
 
 def network() -> nn.Sequential:
@@ -81,7 +81,7 @@ def test_a_hook_that_writes_to_a_lent_sum_is_refused(writes: Writes, place: int)
 def test_a_hook_that_writes_to_a_small_gradient_is_refused(
     writes: Writes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradient_column, "SMALL_BYTES", 24)  # biases
+    monkeypatch.setattr(gradient_tree, "SMALL_BYTES", 24)  # biases
     model = network()
 
     def hook(gradient: torch.Tensor) -> None:
@@ -98,7 +98,7 @@ def test_a_hook_that_writes_to_a_small_gradient_is_refused(
 def test_small_gradients_are_looked_at_in_the_first_steps_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gradient_column, "SMALL_BYTES", 24)
+    monkeypatch.setattr(gradient_tree, "SMALL_BYTES", 24)
     model = network()
 
     sums = compute(model)
@@ -129,3 +129,38 @@ def test_a_hook_that_looks_at_a_lent_sum_changes_nothing() -> None:
 @pytest.mark.parametrize("num_slots", [5, 8, 11])
 def test_sums_in_one_buffer_count_their_own_writes(num_slots: int) -> None:
     compute(network(), num_slots=num_slots)
+
+
+def test_a_gradient_of_its_own_has_its_own_memory() -> None:
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+
+    assert all(has_own_memory(p.grad) for p in model.parameters() if p.grad is not None)
+
+
+def test_gradients_that_share_memory_have_none_of_their_own() -> None:
+    a, b = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
+    torch.autograd.backward(((a.view(4) + b.view(4)) * torch.randn(4)).sum())
+
+    assert a.grad is not None
+    assert not has_own_memory(a.grad)
+
+
+def test_a_gradient_that_is_kept_elsewhere_has_none_of_its_own() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    model(torch.ones(1, 3)).sum().backward()
+    assert model.weight.grad is not None
+    kept = model.weight.grad.view(-1)
+
+    assert not has_own_memory(model.weight.grad)
+    del kept
+    assert has_own_memory(model.weight.grad)
+
+
+def test_hooks_on_accumulated_gradients_are_seen() -> None:
+    model = nn.Linear(3, 2)
+    assert not is_watched(model.weight)
+
+    model.weight.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
+
+    assert is_watched(model.weight)

@@ -32,8 +32,8 @@ from pathlib import Path
 
 import torch
 
-from pliant.engine.groups.ending import OperationFailed
-from pliant.engine.reduce import pages
+from pliant.engine.comm import memory as pages
+from pliant.engine.comm.communicator import OperationFailed
 
 HEADER_BYTES = 4096
 """Token and mark; a page, so that what follows is aligned for everything."""

@@ -1,7 +1,12 @@
-"""Gradient column: one parameter's leaves of a step, and where their sums go.
+"""Gradient tree: one parameter's leaves of a step, and how its sums are added along the tree.
 
-Owns what is known of one parameter while a step is computed.  Must not know buckets' readiness, nor
-when a slot opens and closes: that is ``reduce.accumulate``'s.
+Owns the order in which slots are computed and merged (positions), the sums of one tensor and where
+each addition writes (binary counting), and what is known of one parameter while a step is computed.
+Must not know buckets' readiness, nor when a slot opens and closes: that is ``reduce.accumulate``'s.
+
+Two functions at the end ask what torch knows of a gradient and has no public name for.  Each says
+no where torch does not tell: the sums have the same bits then, and take longer.  Seen to work with
+torch 2.11 and 2.15.
 """
 
 from __future__ import annotations
@@ -13,15 +18,139 @@ from typing import Never
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.core.step.batching import Node, merge_plan
 from pliant.engine.local_tensors import local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry
-from pliant.engine.reduce.sums import SumStack
 
 SMALL_BYTES = 65536
 """A hook between two kernels costs 5 to 20 us; to read this much once more costs less."""
 
 LOOKED_AT = 2
 """First attempts in which it is looked at whether a script writes to a leaf that waits."""
+
+_OWN_AND_ITS_WRAPPER = 2
+"""Whoever asks a storage how many hold it holds it, too."""
+
+
+@dataclass(slots=True, eq=False)
+class Position:
+    """Where one slot stands in this replica's sums; computed from the tree."""
+
+    slot: int
+    merges: int
+    part: int
+    is_last_of_part: bool
+    is_last: bool = False
+
+
+def positions(nodes: Sequence[Node]) -> list[Position]:
+    """Return the slots of these maximal subtrees in the order in which to compute them."""
+    found: list[Position] = []
+    for part, node in enumerate(nodes):
+        visits = merge_plan(node)
+        found += [
+            Position(visit.slot, visit.merges, part, number == len(visits))
+            for number, visit in enumerate(visits, start=1)
+        ]
+    found[-1].is_last = True
+    return found
+
+
+class SumStack:
+    """Sums of one tensor; the innermost ones are the newest."""
+
+    __slots__ = ("_owned", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: list[torch.Tensor | None] = []
+        self._owned: list[bool] = []
+
+    def clear(self) -> None:
+        """Forget all sums."""
+        self._sums.clear()
+        self._owned.clear()
+
+    def take_owned(self) -> torch.Tensor | None:
+        """Take the newest sum out if it may be written to; None: it may not, or is absent."""
+        if not self._owned or not self._owned[-1] or self._sums[-1] is None:
+            return None
+        self._owned.pop()
+        return self._sums.pop()
+
+    def put_back(self, newest: torch.Tensor) -> None:
+        """Let what was taken out be the newest sum again."""
+        self._sums.append(newest)
+        self._owned.append(True)
+
+    def push(
+        self,
+        leaf: torch.Tensor | None,
+        owned: bool,
+        merges: int,
+        out: torch.Tensor,
+        *,
+        is_last: bool,
+    ) -> None:
+        """Add a leaf, merge ``merges`` times; the outermost sum is in ``out`` after the last.
+
+        ``owned``: nobody else has the leaf's memory, so that a sum may be written there.
+        """
+        for _ in range(merges):
+            left, is_left_owned = self._sums.pop(), self._owned.pop()
+            place = None if self._sums else out
+            if left is None or leaf is None:
+                leaf, owned = _add_absent(left, is_left_owned, leaf, owned, place)
+                continue
+            if place is None:
+                place = left if is_left_owned else leaf if owned else None
+            leaf, owned = torch.add(left, leaf, out=place), True
+        if not is_last:
+            self._sums.append(leaf)
+            self._owned.append(owned)
+        elif leaf is None:
+            out.zero_()
+        elif leaf is not out:
+            out.copy_(leaf)
+
+
+def _add_absent(
+    left: torch.Tensor | None,
+    is_left_owned: bool,
+    right: torch.Tensor | None,
+    is_right_owned: bool,
+    place: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, bool]:
+    """Return left + right of which one is absent, or both; as owned as what ``place`` is."""
+    only, owned = (left, is_left_owned) if right is None else (right, is_right_owned)
+    if only is None:
+        return None, True
+    if place is None and owned:
+        place = only
+    return torch.add(only, 0.0, out=place), True
+
+
+class ValueSums:
+    """The sums of one flat float64 vector per slot: loss, weights, presence, buffers."""
+
+    def __init__(self, numel: int) -> None:
+        self._numel = numel
+        self._stack = SumStack()
+        self._flats: list[torch.Tensor] = []
+
+    def begin(self, num_partials: int) -> None:
+        """Start an attempt at a step."""
+        self._stack.clear()
+        self._flats = [torch.empty(self._numel, dtype=torch.float64) for _ in range(num_partials)]
+
+    def push(
+        self, values: torch.Tensor | None, *, merges: int, part: int, is_last_of_part: bool
+    ) -> None:
+        """Add one slot's values; None for an absent slot."""
+        self._stack.push(values, True, merges, self._flats[part], is_last=is_last_of_part)
+
+    def partials(self) -> list[torch.Tensor]:
+        """Return the partial sums in slot order."""
+        return self._flats
 
 
 @dataclass(slots=True, eq=False)
@@ -182,3 +311,20 @@ def zero_frozen(column: GradientColumn) -> None:
         if not column.zeroed[part]:
             out.zero_()
             column.zeroed[part] = True
+
+
+def has_own_memory(tensor: torch.Tensor) -> bool:
+    """Return whether nothing else is known to have this tensor's memory.
+
+    Autograd may give two parameters views of one storage (the two addends of ``a.view(n) +
+    b.view(n)``), and a function or a hook of the script may keep what it has returned.
+    """
+    count = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001  # see the module's text
+    if count is None:
+        return False
+    return bool(count(tensor.untyped_storage()._cdata) == _OWN_AND_ITS_WRAPPER)  # noqa: SLF001
+
+
+def is_watched(parameter: torch.Tensor) -> bool:
+    """Return whether somebody has hooks that look at this parameter's accumulated gradient."""
+    return bool(getattr(parameter, "_post_accumulate_grad_hooks", True))

@@ -11,15 +11,59 @@ implementation moves; a piece without elements is one as well, for both sides.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import torch
 
-from pliant.engine.groups.ending import GroupBroken, GroupEnd
+from pliant.core.errors import PliantError
 
 Piece = tuple[int, torch.Tensor]
 """A member's rank, and what goes to it or comes from it."""
+
+
+class GroupBroken(PliantError):  # noqa: N818  an event of a run, not a mistake
+    """The group of one generation is of no more use: a peer failed, or it was abandoned."""
+
+    def __init__(self, generation: int, reason: str, *, unreached: tuple[str, ...] = ()) -> None:
+        """``unreached``: members to which no connection can be made from here."""
+        super().__init__(f"group of generation {generation}: {reason}")
+        self.generation = generation
+        self.reason = reason
+        self.unreached = unreached
+
+
+class LeftAlone(GroupBroken):
+    """Another member has gone on without giving what this one waits for."""
+
+
+class OperationFailed(Exception):  # noqa: N818  becomes GroupBroken
+    """A job found that its group is of no more use; the text is one sentence."""
+
+
+class GroupEnd:
+    """Whether a group has ended, and why; any thread may set it."""
+
+    __slots__ = ("_lock", "ended", "generation", "reason")
+
+    def __init__(self, generation: int) -> None:
+        self._lock = threading.Lock()
+        self.generation = generation
+        self.ended = False
+        self.reason: str | None = None
+        """Why it is of no more use; None while it is whole, and if it was retired."""
+
+    def set(self, reason: str | None) -> None:
+        """End the group, broken if there is a reason; the first one counts."""
+        with self._lock:
+            if reason is not None and self.reason is None:
+                self.reason = reason
+            self.ended = True
+
+    def error(self) -> GroupBroken:
+        """Return what whoever still uses the group is to get."""
+        return GroupBroken(self.generation, self.reason or "it is no longer in use")
 
 
 class Transfer:

@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 import torch
 
-from pliant.engine.groups.communicator import Communicator, SingleCommunicator
-from pliant.engine.groups.ending import GroupBroken, OperationFailed, let_go
-from pliant.engine.reduce.windows import Window, Windows
+from pliant.engine.comm.communicator import (
+    Communicator,
+    GroupBroken,
+    OperationFailed,
+    SingleCommunicator,
+)
+from pliant.engine.comm.windows import Window, Windows
 
 T = TypeVar("T")
 
@@ -207,3 +212,13 @@ class Group:
             return True
         self.abandon(reason)
         return False
+
+
+def let_go(error: BaseException) -> None:
+    """Drop what the frames of an error hold: it would keep windows and buffers in memory."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__context__
+    if isinstance(error, GroupBroken):  # one sentence says it all
+        error.__traceback__ = error.__context__ = None

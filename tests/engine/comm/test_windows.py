@@ -14,8 +14,8 @@ import pytest
 import torch
 from tests.live.prompt import run_typed
 
-from pliant.engine.groups.ending import OperationFailed
-from pliant.engine.reduce.windows import (
+from pliant.engine.comm.communicator import OperationFailed
+from pliant.engine.comm.windows import (
     Window,
     WindowCache,
     WindowError,
@@ -53,7 +53,7 @@ def test_the_kernel_lets_nobody_else_write() -> None:
 @pytest.mark.timeout(180)
 def test_writing_into_a_view_ends_the_process(tmp_path: Path) -> None:
     script = """
-from pliant.engine.reduce.windows import *
+from pliant.engine.comm.windows import *
 window = Window(WindowSize(nbytes=100))
 WindowView(window.address).memory.fill_(1)
 """

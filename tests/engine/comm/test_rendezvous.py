@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,14 +14,23 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tests.engine.groups.circle import BOUND_S, Running, tls_contexts, wait_until
+from tests.engine.comm.circle import BOUND_S, Running, tls_contexts, wait_until
+from torch import nn
 
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch
-from pliant.engine.groups.group import Group
-from pliant.engine.groups.port import Port
+from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.group import Group
+from pliant.engine.comm.handshake import SECRET_BYTES
+from pliant.engine.comm.mesh import Port
+from pliant.engine.comm.rendezvous import (
+    INTERVAL_S,
+    Abort,
+    GroupBuild,
+    LayoutMismatch,
+    quick_handovers,
+    unreachable,
+)
+from pliant.engine.comm.windows import WindowCache, WindowSize
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowCache, WindowSize
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -148,3 +159,133 @@ def test_a_member_that_stops_after_the_meeting_costs_no_more_than_the_deadline(
     assert isinstance(outcome, GroupBroken)
     assert "no answer within" in outcome.reason
     building[1].result()
+
+
+def test_who_refuses_has_answered_and_who_says_nothing_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pliant.engine.comm.rendezvous.PROBE_S", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as open_,
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        socket.socket() as closed,
+        socket.create_connection(full.getsockname()),  # nobody takes it, so the next one waits
+    ):
+        closed.bind(("127.0.0.1", 0))
+        ways = {"open": open_, "full": full, "closed": closed}
+        endpoints = {name: f"127.0.0.1:{way.getsockname()[1]}" for name, way in ways.items()}
+
+        assert unreachable(endpoints) == ("full",)
+
+
+def test_members_that_do_not_meet_say_whom_they_cannot_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pliant.engine.comm.rendezvous.PROBE_S", 0.2)
+    port = Port("127.0.0.1")
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as cut_off,
+        socket.create_connection(cut_off.getsockname()),
+    ):
+        build = GroupBuild(
+            generation=1,
+            seats=[
+                ("r1", f"127.0.0.1:{cut_off.getsockname()[1]}"),
+                ("r2", Port("127.0.0.1").endpoint),  # is there, and has given up
+                ("r3", port.endpoint),
+            ],
+            replica="r3",
+            secret=bytes(SECRET_BYTES),
+            port=port,
+            layout=Layout.of(nn.Linear(1, 1).named_parameters(), extras=1),
+            deadline_s=0.1,
+        )
+
+        with pytest.raises(GroupBroken) as raised:
+            build.run()
+
+    assert raised.value.unreached == ("r1",)
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_who_reaches_everybody_speaks_after_those_who_do_not(
+    monkeypatch: pytest.MonkeyPatch, is_given_up: bool
+) -> None:
+    """Else the first word ends the attempt, and nobody ever hears which link is cut."""
+    monkeypatch.setattr("pliant.engine.comm.rendezvous.PROBE_S", 60.0 if is_given_up else 0.2)
+    abort, port, gone = Abort(), Port("127.0.0.1"), Port("127.0.0.1")
+    build = GroupBuild(
+        generation=1,
+        seats=[("r1", port.endpoint), ("r2", gone.endpoint)],
+        replica="r1",
+        secret=bytes(SECRET_BYTES),
+        port=port,
+        layout=Layout.of(nn.Linear(1, 1).named_parameters(), extras=1),
+        deadline_s=0.1,
+        abort=abort,
+    )
+    spoke: list[GroupBroken] = []
+
+    def run() -> None:
+        with pytest.raises(GroupBroken) as raised:
+            build.run()
+        spoke.append(raised.value)
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    waiting.join(1.0)
+    assert not spoke
+    if is_given_up:
+        abort.set("another one is tried")
+    waiting.join()
+
+    assert [one.unreached for one in spoke] == [()]
+
+
+USUAL_S = 0.004
+
+
+@pytest.fixture
+def usual() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL_S)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("usual")
+def test_it_is_quick_until_the_last_meeting_has_ended() -> None:
+    first, second = quick_handovers(), quick_handovers()
+    with first:
+        second.__enter__()
+        assert sys.getswitchinterval() == pytest.approx(INTERVAL_S)
+    assert sys.getswitchinterval() == pytest.approx(INTERVAL_S)
+    second.__exit__(None, None, None)
+
+    assert sys.getswitchinterval() == pytest.approx(USUAL_S)
+
+
+@pytest.mark.usefixtures("usual")
+def test_it_is_as_usual_after_a_meeting_that_failed() -> None:
+    with pytest.raises(OSError, match="nobody"), quick_handovers():
+        raise OSError("nobody")
+
+    assert sys.getswitchinterval() == pytest.approx(USUAL_S)
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize("own_s", [0.001, INTERVAL_S / 2])
+def test_what_the_script_sets_meanwhile_stays(own_s: float) -> None:
+    with quick_handovers():
+        sys.setswitchinterval(own_s)
+
+    assert sys.getswitchinterval() == pytest.approx(own_s)
+
+
+@pytest.mark.usefixtures("usual")
+def test_a_script_that_wants_it_quicker_is_left_alone() -> None:
+    sys.setswitchinterval(INTERVAL_S / 2)
+
+    with quick_handovers():
+        assert sys.getswitchinterval() == pytest.approx(INTERVAL_S / 2)
+    assert sys.getswitchinterval() == pytest.approx(INTERVAL_S / 2)

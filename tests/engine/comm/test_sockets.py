@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tests.engine.groups import blackhole
-from tests.engine.groups.circle import (
+from tests.engine.comm import blackhole
+from tests.engine.comm.circle import (
     BOUND_S,
     Cable,
     Running,
@@ -28,14 +28,13 @@ from tests.engine.groups.circle import (
     tcp_pair,
     wait_until,
 )
-from tests.engine.groups.proxy import Fate, Proxy, Trouble
-from tests.engine.groups.scripts import check, pattern, play, raw, script
+from tests.engine.comm.proxy import Fate, Proxy, Trouble
+from tests.engine.comm.scripts import check, pattern, play, raw, script
 
-from pliant.engine.groups import communicator, connection, ending, sockets
-from pliant.engine.groups.communicator import Communicator, Transfer
-from pliant.engine.groups.connection import Connection, PeerGone
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.port import parse_endpoint
+from pliant.engine.comm import communicator, connection, sockets
+from pliant.engine.comm.communicator import Communicator, GroupBroken, Transfer
+from pliant.engine.comm.connection import Connection, PeerGone
+from pliant.engine.comm.mesh import parse_endpoint
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -319,7 +318,7 @@ def test_of_two_threads_that_abandon_at_once_one_gives_the_reason(at_line: int) 
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
             nonlocal num_lines, seen
-            if frame.f_code.co_filename != ending.__file__:
+            if frame.f_code.co_filename != communicator.__file__:
                 return None
             num_lines += event == "line"
             if num_lines == at_line and not second:

@@ -32,7 +32,7 @@ from itertools import islice
 
 import torch
 
-from pliant.engine.groups.communicator import Transfer
+from pliant.engine.comm.communicator import Transfer
 
 LOW_WATER_BYTES = 1024 * 1024
 """So many bytes are waited for, where so many are to come: each waking costs as much as moving some

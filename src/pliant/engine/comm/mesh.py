@@ -16,15 +16,17 @@ member counts by what it proves on it: so both sides mean the same connection.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from pliant.engine.groups.handshake import (
+from pliant.engine.comm.handshake import (
     READ,
     WRITE,
     HandshakeFailed,
@@ -33,7 +35,6 @@ from pliant.engine.groups.handshake import (
     accepting,
     connecting,
 )
-from pliant.engine.groups.port import Port, parse_endpoint
 from pliant.machine.tls import TlsContexts
 
 MAX_STRANGERS = 64
@@ -53,6 +54,12 @@ _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
 """Between two knocks at a member that does not listen yet, in seconds."""
 
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+_SILENT_S = 3
+"""For so long the kernel keeps a connection to itself that says nothing (tcp(7))."""
+
+_BACKLOG = 4096
+"""The system allows less; connections that wait are strangers' but for a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,3 +384,56 @@ class Mesh:
         """Hear no more of it: what a child of the script holds, epoll does not forget itself."""
         with contextlib.suppress(OSError):  # a wrapping that failed has closed it
             self._epoll.unregister(descriptor)
+
+
+class Port:
+    """One of a worker."""
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        """Reserve a port of ``address``.
+
+        Raises:
+            OSError: this machine has no such address.
+        """
+        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        reserved = self._bound((address, 0))
+        self._address = reserved.getsockname()[:2]
+        host, number = self._address
+        self.endpoint = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        """``host:port``, as it goes into the registration."""
+        self.close = weakref.finalize(self, os.close, reserved.detach())
+        """Give the port back; as happens once nobody refers to this any more."""
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens; for ``stop_listening``.
+
+        Several may listen: a connection comes to any of them, and the wrong one hangs up.
+        """
+        listener = self._bound(self._address)
+        with contextlib.suppress(OSError):  # a kernel without it wakes us for who says nothing
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_S)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        return listener
+
+    def stop_listening(self, listener: socket.socket) -> None:
+        """Refuse whoever comes from now on, also where a child of the script holds it."""
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+    def _bound(self, address: tuple[str, int]) -> socket.socket:
+        sock = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """Split ``host:port`` or ``[host]:port``."""
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)

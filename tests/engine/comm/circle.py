@@ -20,9 +20,8 @@ from typing import Any
 
 from tests.certificates import Authority
 
-from pliant.engine.groups.communicator import Communicator, SingleCommunicator
-from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.sockets import SocketCommunicator
+from pliant.engine.comm.communicator import Communicator, GroupBroken, SingleCommunicator
+from pliant.engine.comm.sockets import SocketCommunicator
 from pliant.machine.tls import TlsContexts
 
 GENERATION = 7

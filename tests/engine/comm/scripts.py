@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pliant.engine.groups.communicator import Communicator
+from pliant.engine.comm.communicator import Communicator
 
 
 def pattern(numel: int, *seeds: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
