@@ -24,7 +24,8 @@ from benchmarks import certificates
 from benchmarks.processes import Member
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import parse_endpoint
-from pliant.engine.comm.rendezvous import GroupBuild
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport
 from pliant.engine.reduce.buckets import Layout
 from pliant.machine.tls import TlsContexts
 
@@ -94,7 +95,7 @@ def _met(
 
     def build() -> None:
         began_at = time.monotonic()
-        group = GroupBuild(**settings).run()
+        group = SocketTransport().group(Rendezvous(**settings))
         took_s[0] = time.monotonic() - began_at
         control.all_gather(torch.zeros(1))  # nobody gives it up before all have it
         group.retire()

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from benchmarks import certificates
-from benchmarks.gloo_baseline import GlooBuild, GlooReduction
+from benchmarks.gloo_baseline import GlooReduction, GlooTransport
 from benchmarks.processes import Member
 from pliant.core.step import batching
 from pliant.engine.comm.group import Group
-from pliant.engine.comm.rendezvous import GroupBuild
-from pliant.engine.comm.windows import WindowCache
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport, Transport
 from pliant.engine.reduce import shared_memory
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
@@ -91,19 +91,18 @@ class Builder:
         self._generation += 1
         plan = self.plan if exact else self.plan.one_each()
         settings = self.member.settings(self._generation, self.layout)
+        lends = None
         if way.endswith("windows"):
-            settings["window_cache"] = WindowCache()
-            settings["window_size"] = shared_memory.window_size(self.layout, plan, self.member.rank)
+            lends = shared_memory.window_size(self.layout, plan, self.member.rank)
         if way == "tls":
             assert self.certificates is not None
             settings["tls"] = certificates.contexts(self.certificates)
         reduce: Callable[..., Reduction] = Reduction
+        transport: Transport = SocketTransport()
         if way.startswith(GLOO):
-            group = GlooBuild(self.member.store, **settings).run()
-            reduce = GlooReduction
-        else:
-            group = GroupBuild(**settings).run()
-        if way.endswith("windows") and group.windows is None:
+            transport, reduce = GlooTransport(self.member.store), GlooReduction
+        group = transport.group(Rendezvous(**settings), lends=lends)
+        if way.endswith("windows") and group.shared is None:
             raise RuntimeError(f"{way}: the members cannot read each other's windows")
         reduction = reduce(group, self.layout, plan, exact=exact)
         return Exchange(reduction, self._partials(reduction, plan.partials[self.member.rank]))

@@ -6,10 +6,12 @@ way of exchanging is the old one, too: all-to-all with splits, in turns, and bro
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, cast
 
@@ -18,9 +20,10 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from pliant.engine.comm.communicator import Communicator, OperationFailed, Piece, Transfer
-from pliant.engine.comm.group import Group
-from pliant.engine.comm.mesh import Peer, parse_endpoint
-from pliant.engine.comm.rendezvous import GroupBuild
+from pliant.engine.comm.mesh import parse_endpoint
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport
+from pliant.engine.comm.windows import Window
 from pliant.engine.reduce import exchange
 from pliant.engine.reduce.plan import shard_sizes
 from pliant.engine.reduce.shared_memory import SMALL_BYTES
@@ -170,34 +173,28 @@ class GlooCommunicator(Communicator):
         return self._tags[way, rank]
 
 
-class GlooBuild(GroupBuild):
-    """A build that meets through a store; windows as in any other."""
+class GlooTransport(SocketTransport):
+    """Meets through a store and exchanges over gloo; windows as over sockets."""
 
-    def __init__(self, store: Store, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, store: Store) -> None:
+        super().__init__()
         self._store = store
 
-    def run(self) -> Group:
-        """Connect over gloo to the other members."""
-        if len(self._endpoints) == 1:
-            return super().run()
-        self._window = self._provide_window()
+    def _connected(
+        self, rendezvous: Rendezvous, window: Window | None, collective_s: float
+    ) -> Communicator:
         communicator = GlooCommunicator(
-            self._generation,
-            rank=self._rank,
-            size=len(self._endpoints),
+            rendezvous.generation,
+            rank=rendezvous.rank,
+            size=rendezvous.size,
             store=self._store,
-            address=parse_endpoint(self._endpoints[self._rank])[0],
-            collective_s=self._collective_s,
+            address=parse_endpoint(rendezvous.endpoints[rendezvous.rank])[0],
+            collective_s=collective_s,
         )
-        greetings = communicator.share("greeting", self._greeting())
-        peers = {
-            rank: Peer(cast("Any", None), greeting)
-            for rank, greeting in enumerate(greetings)
-            if rank != self._rank
-        }
-        windows = self._map_windows(cast("Any", communicator), peers)
-        return Group(communicator, collective_s=self._collective_s, windows=windows)
+        own = None if window is None else asdict(window.address)
+        offers = communicator.share("greeting", json.dumps(own).encode())
+        self._share_windows(communicator, window, dict(enumerate(map(json.loads, offers))))
+        return communicator
 
 
 class GlooReduction(exchange.Reduction):

@@ -18,7 +18,8 @@ from benchmarks.harness import die_with_parent
 from benchmarks.network import Network, wire_bytes
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import Port
-from pliant.engine.comm.rendezvous import GroupBuild
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport
 from pliant.engine.reduce.buckets import Layout
 
 SECRET = b"s" * 32
@@ -55,7 +56,7 @@ class Member:
 
     def group(self, generation: int) -> Group:
         """Build a group without windows, for whatever is not measured."""
-        return GroupBuild(**self.settings(generation, Layout.of([]))).run()
+        return SocketTransport().group(Rendezvous(**self.settings(generation, Layout.of([]))))
 
     def leave(self) -> None:
         """End this process at once, when nobody needs it any more."""

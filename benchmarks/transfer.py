@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from benchmarks import certificates, network
-from benchmarks.gloo_baseline import GlooBuild
+from benchmarks.gloo_baseline import GlooTransport
 from benchmarks.processes import Member, interleave, report, run_processes
 from pliant.engine.comm.communicator import Communicator
 from pliant.engine.comm.group import Group
-from pliant.engine.comm.rendezvous import GroupBuild
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import Stamp, receive_state, send_state
@@ -46,12 +47,13 @@ def measure(member: Member, chosen: argparse.Namespace, folder: Path) -> None:
     torch.set_num_threads(1)
     control = member.group(1)
     groups = {
-        "gloo": GlooBuild(member.store, **member.settings(2, Layout.of([]))).run(),
+        "gloo": GlooTransport(member.store).group(Rendezvous(**member.settings(2, Layout.of([])))),
         "sockets": member.group(3),
     }
     if chosen.tls:
         tls = certificates.contexts(folder)
-        groups["tls"] = GroupBuild(**member.settings(4, Layout.of([])), tls=tls).run()
+        rendezvous = Rendezvous(**member.settings(4, Layout.of([])), tls=tls)
+        groups["tls"] = SocketTransport().group(rendezvous)
     state = a_state()
     variants: dict[str, Callable[[], None]] = {}
     for name, group in groups.items():

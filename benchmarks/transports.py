@@ -12,8 +12,10 @@ from typing import Any, cast
 
 from torch._C._distributed_c10d import FileStore
 
-from benchmarks.gloo_baseline import GlooBuild, GlooReduction
-from pliant.engine.comm.rendezvous import GroupBuild
+from benchmarks.gloo_baseline import GlooReduction, GlooTransport
+from pliant.engine.comm.communicator import Communicator, WindowSize
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport, Transport
 from pliant.engine.member import formed, group_builds
 
 WINDOWS, SOCKETS = "windows", "sockets"
@@ -25,14 +27,20 @@ TRANSPORTS = (WINDOWS, SOCKETS, GLOO_WINDOWS, GLOO)
 
 def use(transport: str, folder: Path) -> None:
     """Have this worker's groups exchange so; gloo meets through a file in ``folder``."""
-    make: Callable[..., GroupBuild] = GroupBuild
+    make: Callable[[], Transport] = SocketTransport
     if transport in (GLOO, GLOO_WINDOWS):
-        make = partial(GlooBuild, FileStore(str(folder / "groups"), -1))
+        make = partial(GlooTransport, FileStore(str(folder / "groups"), -1))
         cast("Any", formed).Reduction = GlooReduction
     if transport in (SOCKETS, GLOO):
-        make = partial(_without_windows, make)
-    cast("Any", group_builds).GroupBuild = make
+        make = partial(_WithoutWindows, make)
+    cast("Any", group_builds).SocketTransport = make
 
 
-def _without_windows(make: Callable[..., GroupBuild], **settings: Any) -> GroupBuild:
-    return make(**{**settings, "window_cache": None})
+class _WithoutWindows(Transport):
+    def __init__(self, make: Callable[[], Transport]) -> None:
+        self._transport = make()
+
+    def connect(
+        self, rendezvous: Rendezvous, *, lends: WindowSize | None, collective_s: float
+    ) -> Communicator:
+        return self._transport.connect(rendezvous, lends=None, collective_s=collective_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.gloo_baseline import GlooBuild, GlooReduction
+from benchmarks.gloo_baseline import GlooReduction, GlooTransport
 from torch._C._distributed_c10d import HashStore
 
 from benchmarks import network
@@ -16,6 +16,7 @@ from pliant.core.step import batching
 from pliant.engine.comm.communicator import Communicator
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import Port
+from pliant.engine.comm.rendezvous import Rendezvous
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan, fold
 
@@ -29,15 +30,15 @@ def on_every_rank(size: int, layout: Layout, use: Callable[[Group], Any]) -> lis
     seats = [(str(rank), port.endpoint) for rank in range(size)]
 
     def run(rank: int) -> Any:
-        group = GlooBuild(
-            store,
+        rendezvous = Rendezvous(
             generation=1,
             seats=seats,
             replica=str(rank),
             secret=b"",
             port=port,
             layout=layout,
-        ).run()
+        )
+        group = GlooTransport(store).group(rendezvous)
         found = use(group)
         group.retire()
         return found

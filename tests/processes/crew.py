@@ -21,8 +21,9 @@ import torch
 
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import Port
-from pliant.engine.comm.rendezvous import Abort, GroupBuild
-from pliant.engine.comm.windows import Address, WindowCache, WindowError, WindowView
+from pliant.engine.comm.rendezvous import Abort, Rendezvous
+from pliant.engine.comm.transport import SocketTransport
+from pliant.engine.comm.windows import Address, WindowError, WindowView
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan
 from pliant.engine.reduce.shared_memory import window_size
@@ -45,7 +46,7 @@ class Member:
     when_nudged: Callable[[], Any] | None = None
     """What the next nudge is to do."""
     endpoints: list[str] = field(default_factory=list)
-    window_cache: WindowCache = field(default_factory=WindowCache)
+    transport: SocketTransport = field(default_factory=SocketTransport)
     kept: dict[str, Any] = field(default_factory=dict)
     """Whatever one function leaves for the next one."""
 
@@ -67,7 +68,7 @@ class Member:
         """Build a group; with ``plan`` its members read each other's windows."""
         ranks = list(range(len(self.endpoints))) if ranks is None else ranks
         layout = layout or Layout.of([])
-        return GroupBuild(
+        rendezvous = Rendezvous(
             generation=generation,
             seats=[(f"r{rank}", self.endpoints[rank]) for rank in ranks],
             replica=f"r{self.rank}",
@@ -75,11 +76,10 @@ class Member:
             port=self.port,
             layout=layout,
             deadline_s=deadline_s,
-            collective_s=collective_s,
             abort=abort,
-            window_cache=None if plan is None else self.window_cache,
-            window_size=None if plan is None else window_size(layout, plan, ranks.index(self.rank)),
-        ).run()
+        )
+        lends = None if plan is None else window_size(layout, plan, ranks.index(self.rank))
+        return self.transport.group(rendezvous, lends=lends, collective_s=collective_s)
 
 
 class CrewError(Exception):
@@ -173,14 +173,14 @@ def _learn(member: Member, endpoints: list[str]) -> None:
 
 
 def _stay_on(member: Member, pids: list[int]) -> None:
-    reach = member.window_cache.map
+    reach = member.transport.window_cache.map
 
     def map_here(address: Address) -> WindowView:
         if address.pid not in pids:
             raise WindowError("it is elsewhere")
         return reach(address)
 
-    member.window_cache.map = map_here  # type: ignore[method-assign]
+    member.transport.window_cache.map = map_here  # type: ignore[method-assign]
 
 
 def _live(pipe: Connection, nudges: Connection, rank: int) -> None:

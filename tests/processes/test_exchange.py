@@ -118,7 +118,7 @@ def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, str, bool]]
 
 
 def used(group: Group) -> str:
-    return "sockets" if group.windows is None else "windows"
+    return "sockets" if group.shared is None else "windows"
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

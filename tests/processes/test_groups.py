@@ -21,9 +21,9 @@ import torch
 from tests.processes.crew import Crew, Member, crew, on_nudge
 
 from pliant.core.step import batching
-from pliant.engine.comm.communicator import Communicator, GroupBroken, LeftAlone
+from pliant.engine.comm.communicator import Communicator, GroupBroken, LeftAlone, WindowSize
 from pliant.engine.comm.rendezvous import Abort, LayoutMismatch
-from pliant.engine.comm.windows import Window, WindowSize
+from pliant.engine.comm.windows import Window
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan
@@ -224,7 +224,7 @@ def train(
     owned = batching.ownership(12, len(ranks))
     plan = ReductionPlan.of(12, owned)
     group = member.build(generation, ranks, layout=layout, plan=plan)
-    assert group.windows is not None
+    assert group.shared is not None
     reduction = Reduction(group, layout, plan, previous=member.kept.get("reduction"))
     member.kept["reduction"] = reduction
     nodes = batching.subtrees(12, owned[group.rank])
@@ -331,7 +331,7 @@ def reduce_where_one_is_blind(
     reduction = Reduction(group, layout, plan)
     reduction.launch(0, [torch.full((100_000,), float(member.rank + 1))])
     (reduced,) = reduction.finish()
-    hosts = () if group.windows is None else group.windows.hosts
+    hosts = () if group.shared is None else group.shared.hosts
     outcome = hosts, float(reduced.mean())
     group.all_gather(torch.ones(1))
     group.retire()
@@ -347,14 +347,14 @@ def test_where_one_member_has_no_window_the_others_use_theirs() -> None:
 
 def hide(member: Member) -> None:
     """Say where no window is, as in a container with processes of its own."""
-    provide = member.window_cache.provide
+    provide = member.transport.window_cache.provide
 
     def elsewhere(size: WindowSize) -> Window:
         window = provide(size)
         window.address = replace(window.address, pid=2**22 + 1)
         return window
 
-    member.window_cache.provide = elsewhere  # type: ignore[method-assign]
+    member.transport.window_cache.provide = elsewhere  # type: ignore[method-assign]
 
 
 def test_where_one_window_cannot_be_mapped_the_others_use_theirs() -> None:

@@ -13,7 +13,8 @@ import torch
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import Port
-from pliant.engine.comm.rendezvous import GroupBuild
+from pliant.engine.comm.rendezvous import Rendezvous
+from pliant.engine.comm.transport import SocketTransport
 from pliant.engine.reduce.buckets import Layout
 
 
@@ -31,16 +32,17 @@ def test_a_build_that_fails_keeps_no_connection() -> None:
     port, process = Port(), psutil.Process()
 
     def build_with_nobody(generation: int) -> None:
+        rendezvous = Rendezvous(
+            generation=generation,
+            seats=[("r0", "127.0.0.1:1"), ("r1", port.endpoint), ("r2", "127.0.0.1:1")],
+            replica="r1",
+            secret=bytes(32),
+            port=port,
+            layout=Layout.of([]),
+            deadline_s=0.3,
+        )
         with pytest.raises(GroupBroken, match=r"not built within 0\.3 s"):
-            GroupBuild(
-                generation=generation,
-                seats=[("r0", "127.0.0.1:1"), ("r1", port.endpoint), ("r2", "127.0.0.1:1")],
-                replica="r1",
-                secret=bytes(32),
-                port=port,
-                layout=Layout.of([]),
-                deadline_s=0.3,
-            ).run()
+            SocketTransport().group(rendezvous)
 
     build_with_nobody(1)  # what is opened once, and kept
     gc.collect()

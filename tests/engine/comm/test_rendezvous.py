@@ -17,19 +17,19 @@ import torch
 from tests.engine.comm.circle import BOUND_S, Running, tls_contexts, wait_until
 from torch import nn
 
-from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.communicator import Communicator, GroupBroken, WindowSize
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.handshake import SECRET_BYTES
 from pliant.engine.comm.mesh import Port
 from pliant.engine.comm.rendezvous import (
     INTERVAL_S,
     Abort,
-    GroupBuild,
     LayoutMismatch,
+    Rendezvous,
     quick_handovers,
     unreachable,
 )
-from pliant.engine.comm.windows import WindowCache, WindowSize
+from pliant.engine.comm.transport import SocketTransport
 from pliant.engine.reduce.buckets import Layout
 
 pytestmark = pytest.mark.timeout(60)
@@ -46,17 +46,19 @@ def ports() -> Iterator[list[Port]]:
 def build(
     ports: list[Port], rank: int, abort: Abort | None = None, *, generation: int = 1, **more: Any
 ) -> Running:
+    transport, lends = more.pop("transport", SocketTransport()), more.pop("lends", None)
     given = {"secret": bytes(range(32)), "layout": Layout.of([]), "deadline_s": BOUND_S, **more}
-    group_build = GroupBuild(
+    rendezvous = Rendezvous(
         generation=generation,
         seats=[(f"r{each}", port.endpoint) for each, port in enumerate(ports)],
         replica=f"r{rank}",
         port=ports[rank],
-        collective_s=BOUND_S,
         abort=abort,
         **given,
     )
-    return Running(group_build.run, f"rank {rank}")
+    return Running(
+        lambda: transport.group(rendezvous, lends=lends, collective_s=BOUND_S), f"rank {rank}"
+    )
 
 
 def give_up(outcomes: list[Any]) -> None:
@@ -138,20 +140,17 @@ def test_a_member_that_stops_after_the_meeting_costs_no_more_than_the_deadline(
 ) -> None:
     """It does not say whether it could map the others' windows."""
     stopped = threading.Event()
-    mapped = GroupBuild._map_windows
+    share = SocketTransport._share_windows
 
-    def stop(self: GroupBuild, *given: Any) -> Any:
-        if self._rank == 1:
+    def stop(self: SocketTransport, communicator: Communicator, *given: Any) -> Any:
+        if communicator.rank == 1:
             stopped.wait(10)
             raise GroupBroken(1, "it woke")
-        return mapped(self, *given)
+        return share(self, communicator, *given)
 
-    monkeypatch.setattr(GroupBuild, "_map_windows", stop)
+    monkeypatch.setattr(SocketTransport, "_share_windows", stop)
     size = WindowSize(nbytes=4096)
-    building = [
-        build(ports[:2], rank, window_cache=WindowCache(), window_size=size, deadline_s=0.5)
-        for rank in range(2)
-    ]
+    building = [build(ports[:2], rank, lends=size, deadline_s=0.5) for rank in range(2)]
 
     outcome = building[0].result()
     stopped.set()
@@ -187,7 +186,7 @@ def test_members_that_do_not_meet_say_whom_they_cannot_reach(
         socket.create_server(("127.0.0.1", 0), backlog=0) as cut_off,
         socket.create_connection(cut_off.getsockname()),
     ):
-        build = GroupBuild(
+        rendezvous = Rendezvous(
             generation=1,
             seats=[
                 ("r1", f"127.0.0.1:{cut_off.getsockname()[1]}"),
@@ -202,7 +201,7 @@ def test_members_that_do_not_meet_say_whom_they_cannot_reach(
         )
 
         with pytest.raises(GroupBroken) as raised:
-            build.run()
+            SocketTransport().group(rendezvous)
 
     assert raised.value.unreached == ("r1",)
 
@@ -214,7 +213,7 @@ def test_who_reaches_everybody_speaks_after_those_who_do_not(
     """Else the first word ends the attempt, and nobody ever hears which link is cut."""
     monkeypatch.setattr("pliant.engine.comm.rendezvous.PROBE_S", 60.0 if is_given_up else 0.2)
     abort, port, gone = Abort(), Port("127.0.0.1"), Port("127.0.0.1")
-    build = GroupBuild(
+    rendezvous = Rendezvous(
         generation=1,
         seats=[("r1", port.endpoint), ("r2", gone.endpoint)],
         replica="r1",
@@ -228,7 +227,7 @@ def test_who_reaches_everybody_speaks_after_those_who_do_not(
 
     def run() -> None:
         with pytest.raises(GroupBroken) as raised:
-            build.run()
+            SocketTransport().group(rendezvous)
         spoke.append(raised.value)
 
     waiting = threading.Thread(target=run)

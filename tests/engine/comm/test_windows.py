@@ -14,13 +14,12 @@ import pytest
 import torch
 from tests.live.prompt import run_typed
 
-from pliant.engine.comm.communicator import OperationFailed
+from pliant.engine.comm.communicator import OperationFailed, WindowSize
 from pliant.engine.comm.windows import (
     Window,
     WindowCache,
     WindowError,
     Windows,
-    WindowSize,
     WindowView,
     neighbourhoods,
 )

@@ -22,7 +22,7 @@ from pliant.core.values import (
     ReplicaId,
     Seat,
 )
-from pliant.engine.comm.windows import WindowSize
+from pliant.engine.comm.communicator import WindowSize
 from pliant.engine.member.elastic import ElasticMembership
 from pliant.engine.member.formed import Shape
 from pliant.engine.member.membership_port import NOT_KEPT, Ending

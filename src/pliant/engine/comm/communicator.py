@@ -14,6 +14,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 
@@ -66,6 +68,59 @@ class GroupEnd:
         return GroupBroken(self.generation, self.reason or "it is no longer in use")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSize:
+    """How much memory a worker needs in its window."""
+
+    nbytes: int
+    reserved: int = 0
+    """Bytes at its start that are perhaps never used: they get memory when they are."""
+    spare: int = 0
+    """The same at its end."""
+
+
+class SharedMemory(ABC):
+    """Memory of the members of one host, which they read in place; each writes its own."""
+
+    def __init__(
+        self,
+        *,
+        memories: tuple[torch.Tensor, ...],
+        hosts: tuple[tuple[int, ...], ...],
+        sizes: tuple[int, ...],
+    ) -> None:
+        self.memories = memories
+        """Flat bytes, in rank order; empty for members that cannot be read here."""
+        self.hosts = hosts
+        """Ranks that read each other's memory, each rank in one."""
+        self.sizes = sizes
+        """Bytes of each member's memory, 0 for none."""
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Use this member's memory for this generation from now on.
+
+        For the thread that fills it, when no member of an earlier generation whose result may
+        still count can be reading: after its last commit, or after it was abandoned.
+        """
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """Write into this member's memory on the communication thread.
+
+        Raises:
+            OperationFailed: it serves another generation by now.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Make sure that everything read so far was of this generation.
+
+        Raises:
+            OperationFailed: a member has gone on without this one.
+        """
+
+
 class Transfer:
     """What one ``post`` has started."""
 
@@ -95,6 +150,8 @@ class Communicator(ABC):
         """Number of members."""
         self.others = tuple((rank + distance) % size for distance in range(1, size))
         """Ranks of the others, the next one first: so nobody is everybody's first."""
+        self.shared: SharedMemory | None = None
+        """What members read in place; None: it is all moved by ``post``."""
 
     # --- what an implementation does ------------------------------------------------------
 
@@ -142,6 +199,10 @@ class Communicator(ABC):
         """
 
     # --- what follows from it -------------------------------------------------------------
+
+    def share_memory(self, shared: SharedMemory | None) -> None:
+        """Set what members read in place; None gives it back."""
+        self.shared = shared
 
     def check(self) -> None:
         """Raise GroupBroken if it has ended; long jobs call it now and then."""

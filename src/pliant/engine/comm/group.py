@@ -24,9 +24,9 @@ from pliant.engine.comm.communicator import (
     Communicator,
     GroupBroken,
     OperationFailed,
+    SharedMemory,
     SingleCommunicator,
 )
-from pliant.engine.comm.windows import Window, Windows
 
 T = TypeVar("T")
 
@@ -73,20 +73,12 @@ class Ticket(Generic[T]):
 class Group:
     """The members of one generation, connected."""
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        *,
-        collective_s: float,
-        windows: Windows | None = None,
-    ) -> None:
+    def __init__(self, communicator: Communicator, *, collective_s: float) -> None:
         self.generation = communicator.end.generation
         self.rank = communicator.rank
         """replica_rank in this generation."""
         self.size = communicator.size
         self.collective_s = collective_s
-        self.windows = windows
-        """Of all members; None unless each of them can read those of all others."""
         self._communicator = communicator
         self._end = communicator.end
         self._lock = threading.Lock()
@@ -103,13 +95,14 @@ class Group:
             self._thread.start()
 
     @staticmethod
-    def alone(generation: int, window: Window | None = None) -> Group:
+    def alone(generation: int) -> Group:
         """Return the group of a single member: no sockets, no threads."""
-        return Group(
-            SingleCommunicator(generation),
-            collective_s=1.0,
-            windows=None if window is None else Windows(generation, window, [None]),
-        )
+        return Group(SingleCommunicator(generation), collective_s=1.0)
+
+    @property
+    def shared(self) -> SharedMemory | None:
+        """What members read in place; None if they cannot, and once the group is given up."""
+        return self._communicator.shared
 
     @property
     def broken(self) -> str | None:
@@ -177,7 +170,7 @@ class Group:
             for ticket in self._open:
                 ticket._resolve(None, self._end.error())  # noqa: SLF001
             self._open.clear()
-        self.windows = None
+        self._communicator.share_memory(None)
 
     def _work(self) -> None:
         """Run on the communication thread until the group ends."""

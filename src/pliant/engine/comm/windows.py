@@ -33,7 +33,7 @@ from pathlib import Path
 import torch
 
 from pliant.engine.comm import memory as pages
-from pliant.engine.comm.communicator import OperationFailed
+from pliant.engine.comm.communicator import OperationFailed, SharedMemory, WindowSize
 
 HEADER_BYTES = 4096
 """Token and mark; a page, so that what follows is aligned for everything."""
@@ -64,17 +64,6 @@ class Address:
     nbytes: int
     """Without the header."""
     token: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSize:
-    """How much memory a worker needs in its window."""
-
-    nbytes: int
-    reserved: int = 0
-    """Bytes at its start that are perhaps never used: they get memory when they are."""
-    spare: int = 0
-    """The same at its end."""
 
 
 class Window:
@@ -168,7 +157,7 @@ class WindowView:
         return int(self._mark)
 
 
-class Windows:
+class Windows(SharedMemory):
     """The windows of the members of one generation, as one of them sees them."""
 
     def __init__(
@@ -196,17 +185,14 @@ class Windows:
         found = [_NOTHING if view is None else view.memory for view in others]
         if own is not None:
             found[rank] = own.memory
-        self.memories = tuple(found)
-        """Flat bytes, in rank order; nothing of members elsewhere."""
-        self.hosts = tuple(map(tuple, hosts)) or (tuple(range(len(found))),)
-        self.sizes = tuple(sizes) or tuple(memory.numel() for memory in found)
+        super().__init__(
+            memories=tuple(found),
+            hosts=tuple(map(tuple, hosts)) or (tuple(range(len(found))),),
+            sizes=tuple(sizes) or tuple(memory.numel() for memory in found),
+        )
 
     def enter(self) -> None:
-        """Use this worker's window for this generation from now on.
-
-        For the thread that fills it, when no member of an earlier generation whose result may
-        still count can be reading: after its last commit, or after it was abandoned.
-        """
+        """Mark this worker's window as that of this generation."""
         if self._own is not None:
             self._own.enter(self._generation)
 
@@ -217,11 +203,7 @@ class Windows:
         return self._own.writing(self._generation)
 
     def check(self) -> None:
-        """Make sure that everything read so far was of this generation.
-
-        Raises:
-            OperationFailed: a member has gone on without this one.
-        """
+        """Look at the marks of all windows that were read."""
         if self._own is not None:
             self._own.fence()
         for rank, view in enumerate(self._others):

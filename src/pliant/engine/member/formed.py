@@ -13,8 +13,8 @@ from pliant.core.step import batching
 from pliant.core.step.balance import Balance, even_sizes, most_partials
 from pliant.core.step.batching import Node
 from pliant.core.values import Order, ReplicaId
+from pliant.engine.comm.communicator import WindowSize
 from pliant.engine.comm.group import Group
-from pliant.engine.comm.windows import WindowSize
 from pliant.engine.reduce import shared_memory
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction

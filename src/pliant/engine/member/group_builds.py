@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from pliant.core.values import Generation, Order, ReplicaId
 from pliant.engine import probe
-from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.communicator import GroupBroken, WindowSize
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import Port
-from pliant.engine.comm.rendezvous import Abort, GroupBuild
-from pliant.engine.comm.windows import WindowCache, WindowSize
+from pliant.engine.comm.rendezvous import Abort, Rendezvous
+from pliant.engine.comm.transport import SocketTransport, Transport
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers
 from pliant.engine.reduce.buckets import Layout
 from pliant.machine.tls import TlsContexts
@@ -48,7 +48,7 @@ class GroupBuilds:
         self._window_size_for = window_size_for
         self._on_built = on_built
         self._committed = committed
-        self._window_cache = WindowCache()
+        self._transport: Transport = SocketTransport()
         self._tls = tls
         self._port = Port(address)
         self.endpoint = self._port.endpoint
@@ -76,7 +76,7 @@ class GroupBuilds:
     def _build(self, order: Order, abort: Abort, secret: bytes) -> None:
         try:
             probe.at("build", self._committed())
-            group = GroupBuild(
+            rendezvous = Rendezvous(
                 generation=order.generation,
                 seats=[(seat.replica, seat.endpoint) for seat in order.members],
                 replica=self._replica,
@@ -84,10 +84,9 @@ class GroupBuilds:
                 port=self._port,
                 layout=self._layout,
                 abort=abort,
-                window_cache=self._window_cache,
-                window_size=self._window_size_for(order),
                 tls=None if self._tls is None else self._tls.renewed(),
-            ).run()
+            )
+            group = self._transport.group(rendezvous, lends=self._window_size_for(order))
             self._followers.build(order, group, secret, abort)
             probe.at("prepared", self._committed())
         except Exception as error:  # a thread boundary: silence would cost the others a deadline

@@ -33,9 +33,8 @@ from pliant.core.values import (
     Order,
     ReplicaId,
 )
-from pliant.engine.comm.communicator import GroupBroken
+from pliant.engine.comm.communicator import GroupBroken, WindowSize
 from pliant.engine.comm.group import Group
-from pliant.engine.comm.windows import WindowSize
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers
 from pliant.engine.member.group_builds import GroupBuilds
 from pliant.engine.reduce.buckets import Layout

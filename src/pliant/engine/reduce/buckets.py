@@ -131,7 +131,7 @@ class Layout:
         text = json.dumps(self.describe(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, Any]:
         """Return what defines the layout, as JSON values."""
         return {
             "parameters": [*map(_as_list, self.parameters)],
@@ -139,6 +139,10 @@ class Layout:
             "extras": self.extras,
             "buckets": [[str(bucket.dtype), bucket.numel] for bucket in self.buckets],
         }
+
+    def difference(self, theirs: Mapping[str, Any]) -> str | None:
+        """Return how this one differs from another's description, in one sentence for the user."""
+        return first_difference(self.describe(), theirs)
 
 
 def first_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:

@@ -70,16 +70,16 @@ class Reduction:
             raise ValueError(f"a plan for {len(plan.partials)} ranks, a group of {group.size}")
         self.group = group
         self.layout = layout
-        windows = group.windows
-        self._plan = plan if exact else plan.one_each(() if windows is None else windows.hosts)
+        memory = group.shared
+        self._plan = plan if exact else plan.one_each(() if memory is None else memory.hosts)
         self._exact = exact
         self._blockwise = BlockwiseFold(self._plan)
         self._shared: ThroughWindows | None = None
-        if windows is not None and fit(windows, layout, self._plan):
-            if len(windows.hosts) == 1:
-                self._shared = Shared(windows, layout, self._plan, group.rank)
+        if memory is not None and fit(memory, layout, self._plan):
+            if len(memory.hosts) == 1:
+                self._shared = Shared(memory, layout, self._plan, group.rank)
             else:
-                self._shared = Hostwise(windows, layout, self._plan, group.rank)
+                self._shared = Hostwise(memory, layout, self._plan, group.rank)
         self.lent: Sequence[Sequence[torch.Tensor]] = (
             () if self._shared is None else self._shared.lent
         )

@@ -27,9 +27,8 @@ from itertools import accumulate
 
 import torch
 
-from pliant.engine.comm.communicator import Communicator, Transfer
+from pliant.engine.comm.communicator import Communicator, SharedMemory, Transfer
 from pliant.engine.comm.memory import Scratch
-from pliant.engine.comm.windows import Windows
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import (
     BlockwiseFold,
@@ -44,7 +43,9 @@ from pliant.engine.reduce.shared_memory import Partials, ThroughWindows, put_in_
 class Hostwise(ThroughWindows):
     """The members are of several hosts."""
 
-    def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
+    def __init__(
+        self, windows: SharedMemory, layout: Layout, plan: ReductionPlan, rank: int
+    ) -> None:
         """As the windows are divided; all members of the group must do the same."""
         super().__init__(windows, layout, plan, rank)
         self._hosts = windows.hosts

@@ -31,8 +31,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pliant.engine.comm.communicator import Communicator
-from pliant.engine.comm.windows import Windows, WindowSize
+from pliant.engine.comm.communicator import Communicator, SharedMemory, WindowSize
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 
@@ -118,7 +117,7 @@ def window_size(
     return replace(whole, spare=whole.nbytes - planned.nbytes)
 
 
-def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
+def fit(windows: SharedMemory, layout: Layout, plan: ReductionPlan) -> bool:
     """Whether every window that others read is large enough; all members conclude the same."""
     return all(
         window_size(layout, plan, rank).nbytes <= windows.sizes[rank]
@@ -131,7 +130,9 @@ def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
 class ThroughWindows(ABC):
     """The windows of one group, divided up for one layout and plan."""
 
-    def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
+    def __init__(
+        self, windows: SharedMemory, layout: Layout, plan: ReductionPlan, rank: int
+    ) -> None:
         """Divide, and take the own into use; all members of the group must do the same."""
         windows.enter()
         self._windows = windows
@@ -175,7 +176,9 @@ class ThroughWindows(ABC):
 class Shared(ThroughWindows):
     """All members are of one host, and all windows ``fit``."""
 
-    def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
+    def __init__(
+        self, windows: SharedMemory, layout: Layout, plan: ReductionPlan, rank: int
+    ) -> None:
         """As the windows are divided; all members of the group must do the same."""
         super().__init__(windows, layout, plan, rank)
         self._plan = plan
@@ -222,7 +225,7 @@ class Shared(ThroughWindows):
 
 
 def put_in_place(
-    windows: Windows, places: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
+    windows: SharedMemory, places: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
 ) -> None:
     """Copy what was added up elsewhere to where the others read it."""
     for place, partial in zip(places, partials, strict=True):
