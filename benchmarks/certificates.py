@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.machine.tls import TlsContexts
 
 _KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"

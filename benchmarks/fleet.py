@@ -42,8 +42,8 @@ from pliant.core.values import (
     ReplicaId,
 )
 from pliant.wire.codec import Message, encode
+from pliant.wire.framing import unpacked
 from pliant.wire.messages import Alive, Committed, Started
-from pliant.wire.packed_messages import unpacked
 
 ALIVE_S = 1.0
 """Of an agent, in seconds, unless its coordinator wants fewer signs of life."""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)

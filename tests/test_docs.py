@@ -106,14 +106,14 @@ def test_every_file_of_a_run_is_on_its_page() -> None:
 
 
 def test_every_exit_code_is_on_its_page() -> None:
-    from pliant.core import exits
+    from pliant.core import errors
 
-    codes = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     of_runs = set(map(int, re.findall(r"^\| (\d+) \|", _lines("run-a-job"), re.MULTILINE)))
-    assert of_runs == codes - {exits.EXIT_AGENT_GONE, exits.EXIT_NOT_STARTED}
+    assert of_runs == codes - {errors.EXIT_AGENT_GONE, errors.EXIT_NOT_STARTED}
     of_claims = set(map(int, re.findall(r"^\| (\d+) \|", _lines("share-a-pool"), re.MULTILINE)))
-    assert of_claims == {exits.EXIT_OK, exits.EXIT_FAILED, exits.EXIT_USAGE, exits.EXIT_STOPPED}
-    assert f"{exits.EXIT_NOT_STARTED} if it could not start" in _lines("share-a-pool")
+    assert of_claims == {errors.EXIT_OK, errors.EXIT_FAILED, errors.EXIT_USAGE, errors.EXIT_STOPPED}
+    assert f"{errors.EXIT_NOT_STARTED} if it could not start" in _lines("share-a-pool")
 
 
 def _lines(name: str) -> str:
@@ -200,12 +200,12 @@ def _limits() -> dict[str, str]:
     from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.checkpoint.lease import job_lease
     from pliant.checkpoint.store import base, objects
-    from pliant.core import durability, sharing
+    from pliant.core import durability, tenancy
     from pliant.core.allocation import admission
     from pliant.core.allocation.values import PoolRules
     from pliant.core.job import apart
     from pliant.core.membership.state import Timeouts
-    from pliant.core.pool_defaults import CLASS_VALUES
+    from pliant.core.tenancy import CLASS_VALUES
     from pliant.engine.comm import mesh
     from pliant.http import app, connections
     from pliant.machine import rotating_file
@@ -222,8 +222,8 @@ def _limits() -> dict[str, str]:
         "parts": parts.KEPT_PARTS,
         "log_mb": parts.PART_BYTES * (parts.KEPT_PARTS + 1) / mb,
         "teams": pool_metrics.MOST_TEAMS,
-        "claims": sharing.MOST_CLAIMS,
-        "burst": sharing.BURST,
+        "claims": tenancy.MOST_CLAIMS,
+        "burst": tenancy.BURST,
         "grace_s": PoolSettings().grace_s,
         "silent_s": PoolSettings().silent_s,
         "rest_s": placement.REST_S,

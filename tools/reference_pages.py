@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import typer
 from prometheus_client.core import Metric
@@ -15,8 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from pliant.cli.main import app
 from pliant.coordinator.metrics import BoardCollector
-from pliant.core import commands
-from pliant.core.events import from_agents, from_people, from_workers
+from pliant.core.commands import Command
+from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
 from pliant.observe.status import Board
 from pliant.pool.pool_metrics import PoolCollector, PoolCounts
 from pliant.spec.job import ElasticJob
@@ -131,22 +131,19 @@ def events_page() -> str:
         "A line of `events.jsonl` has `kind` (the name below in small letters with `_`), `at` and "
         "the fields. What else it tells, such as `note`, is for people.\n"
     )
-    for title, module in (
-        ("What workers say", from_workers),
-        ("What agents say", from_agents),
-        ("What people ask", from_people),
-        ("What the core orders", commands),
+    for title, kinds in (
+        ("What workers say", WorkerEvent),
+        ("What agents say", AgentEvent),
+        ("What people ask", PeopleEvent),
+        ("What the core orders", Command),
     ):
         rows = [
             (
-                f"`{name}`",
+                f"`{kind.__name__}`",
                 ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)),
                 _line(kind.__doc__),
             )
-            for name, kind in vars(module).items()
-            if inspect.isclass(kind)
-            and dataclasses.is_dataclass(kind)
-            and kind.__module__ == module.__name__
+            for kind in sorted(get_args(kinds), key=lambda kind: inspect.getsourcelines(kind)[1])
         ]
         text += f"\n## {title}\n\n{table_of(('name', 'fields', 'meaning'), rows)}"
     return text

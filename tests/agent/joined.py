@@ -25,8 +25,7 @@ from pliant.agent.launcher import start_server
 from pliant.core.agreement import NodeFacts
 from pliant.core.errors import PermanentError
 from pliant.core.events import Exited, NodeJoined
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.core.values import Incarnation, NodeId, ReplicaId, TlsFiles
 from pliant.wire.codec import Envelope, Message, decode, encode
 from pliant.wire.messages import AgentLeft, HostAlone, JoinHosts, Started, Work
 

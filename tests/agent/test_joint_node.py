@@ -29,8 +29,7 @@ from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import Exited, ExitKind, NodeJoined, NodeLeaving, Progressed
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.values import NodeId, TlsFiles
 from pliant.wire.messages import (
     AgentLeft,
     HostAlone,

@@ -17,11 +17,10 @@ from pliant.agent import uplink
 from pliant.agent.uplink import Uplink
 from pliant.core.commands import Reform
 from pliant.core.errors import PermanentError, WrongTokenError
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Generation, Incarnation, NodeId, Order, ReplicaId, Seat
+from pliant.core.values import Generation, Incarnation, NodeId, Order, ReplicaId, Seat, TlsFiles
 from pliant.wire.codec import MAX_MESSAGE_BYTES, encode
+from pliant.wire.framing import packed
 from pliant.wire.messages import AgentFailed, Heard
-from pliant.wire.packed_messages import packed
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -23,7 +23,7 @@ from tests.live.namespaces import HostProgram
 from tests.live.stage import DEADLINE_S
 from tests.processes.footprint import Footprint
 
-from pliant.core.exits import EXIT_OK
+from pliant.core.errors import EXIT_OK
 from pliant.machine import run_files
 from pliant.observe.log import Record
 from pliant.observe.reading import follow

@@ -22,7 +22,7 @@ from tests.live.stage import DEADLINE_S
 from tests.processes import hosts
 from tests.processes.elastic import SCRIPT
 
-from pliant.core.exits import EXIT_OK, EXIT_STOPPED, EXIT_TAKEN_OVER
+from pliant.core.errors import EXIT_OK, EXIT_STOPPED, EXIT_TAKEN_OVER
 from pliant.run.coordinator_places import read_sign
 
 PORT = 7000

@@ -9,7 +9,7 @@ import pytest
 from pliant.cli.job_settings import hosts_of, tls_of, workers_of
 from pliant.cli.settings import resolve
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.spec.load import load
 
 JOB = """\

@@ -18,7 +18,7 @@ from pliant.cli.main import code_of
 from pliant.cli.settings import resolve
 from pliant.cli.start import invitation
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.machine import locks
 from pliant.run.run_directory import locked
 

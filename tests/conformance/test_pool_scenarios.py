@@ -14,7 +14,7 @@ import pytest
 from tests.simulate.recorded_pool import SceneTime, allocator_of
 
 from pliant.core.allocation import Action, Event
-from pliant.core.allocation.beginning import PoolBeginning, begun
+from pliant.core.allocation.kinds import PoolBeginning, begun
 from pliant.core.allocation.values import Actions
 from pliant.observe.core_values import value_of
 from pliant.observe.reading import read

@@ -27,8 +27,7 @@ from pliant.checkpoint.store.open import open_storage
 from pliant.cli.arguments import number_of
 from pliant.coordinator.register import StoredRegister
 from pliant.coordinator.register_places import LockedFile
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Generation, Incarnation, Lineage, Register
+from pliant.core.values import Generation, Incarnation, Lineage, Register, TlsFiles
 from pliant.http.server import open_socket
 from pliant.machine import device_locks, registry
 from pliant.machine.registry import RuntimeFiles, StateDirectory

@@ -19,7 +19,7 @@ from tests.certificates import Authority
 from tests.http.sockets import DEADLINE_S, Strangers
 from websockets.asyncio.client import connect
 
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.http import app as http_app
 from pliant.http import connections
 from pliant.http.app import new_app

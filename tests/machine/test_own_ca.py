@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.machine.own_ca import NamedHost, OwnCa
 from pliant.machine.tls import ServedTls, TlsContexts, client_context, exposed_key
 

@@ -19,7 +19,7 @@ from cryptography.x509 import ObjectIdentifier
 from tests.certificates import BOTH_ENDS, Authority, set_password
 
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.machine.tls import (
     RenewedTls,
     ServedTls,
@@ -323,7 +323,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authori
     files = authority.files()
     set_password(Path(files.key))
     load = (
-        "import sys; from pliant.core.tls_files import TlsFiles;"
+        "import sys; from pliant.core.values import TlsFiles;"
         "from pliant.machine.tls import TlsContexts;"
         "TlsContexts.of(TlsFiles(ca=sys.argv[1], certificate=sys.argv[2], key=sys.argv[3]))"
     )

@@ -14,8 +14,7 @@ from fastapi import Request
 from tests.http.routes import ask_anything
 from tests.pool.test_driver import World
 
-from pliant.core.sharing import BURST, REST_S
-from pliant.core.tenancy import Demand
+from pliant.core.tenancy import BURST, REST_S, Demand
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.sockets import Credentials
 from pliant.pool.app import create_app

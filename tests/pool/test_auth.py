@@ -17,7 +17,7 @@ from tests.pool.box import Process, until
 from tests.pool.town import ADA, BOB, GROUP, OWNER, STRANGER, Town, needs_root, town
 from tests.processes import elastic
 
-from pliant.core.sharing import BURST, REST_S
+from pliant.core.tenancy import BURST, REST_S
 from pliant.machine import device_locks
 from pliant.machine.locks import who_holds
 from pliant.observe.reading import read

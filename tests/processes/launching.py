@@ -16,7 +16,7 @@ import httpx
 import psutil
 from tests.live.stage import DEADLINE_S, Program, Stage, stage
 
-from pliant.core.exits import EXIT_STOPPED
+from pliant.core.errors import EXIT_STOPPED
 from pliant.observe.log import Record
 from pliant.observe.reading import read
 

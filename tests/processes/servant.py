@@ -11,8 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Incarnation, ReplicaId
+from pliant.core.values import Incarnation, ReplicaId, TlsFiles
 from pliant.wire.codec import WORKER_EVENTS, WORKER_NOTES, Envelope, Message, decode
 from pliant.wire.framing import Unframer
 from pliant.wire.launch import (

@@ -11,7 +11,7 @@ from tests.live.namespaces import Network
 from tests.processes.hosts import hosts
 from tests.processes.spanning import Spanning, workers_on
 
-from pliant.core.exits import EXIT_TAKEN_OVER
+from pliant.core.errors import EXIT_TAKEN_OVER
 
 pytestmark = [
     pytest.mark.processes,

@@ -13,7 +13,7 @@ from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import alone, digests_of, hosts, pliant, share, training_in, until
 
-from pliant.core.exits import EXIT_STOPPED
+from pliant.core.errors import EXIT_STOPPED
 from pliant.core.takeover import PATIENCE_S
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record

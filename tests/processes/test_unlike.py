@@ -8,7 +8,7 @@ import pytest
 from tests.processes.elastic import scale
 from tests.processes.launching import RunningJob, running
 
-from pliant.core.exits import EXIT_USAGE
+from pliant.core.errors import EXIT_USAGE
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

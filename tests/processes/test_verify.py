@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.processes.launching import RunningJob, running
 
-from pliant.core.exits import EXIT_OK, EXIT_USAGE
+from pliant.core.errors import EXIT_OK, EXIT_USAGE
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

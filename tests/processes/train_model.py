@@ -24,7 +24,7 @@ from tests.engine import models
 
 import pliant
 from pliant import Session
-from pliant.core.worker_names import worker_name
+from pliant.core.text import worker_name
 from pliant.engine.member import elastic
 from pliant.engine.reduce import shared_memory
 from pliant.engine.worker.bootstrap import worker_context

@@ -19,8 +19,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.takeover import CoordinatorSign, looked
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register
+from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, TlsFiles
 from pliant.observe.log import Record
 from pliant.run import candidate
 from pliant.run.candidate import Candidate, run_candidate

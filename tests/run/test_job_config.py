@@ -11,8 +11,7 @@ import pytest
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.tenancy import PoolPlace
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Incarnation, ReplicaId
+from pliant.core.values import Incarnation, ReplicaId, TlsFiles
 from pliant.run.job_config import MOST_COMMAND_BYTES, JobConfig
 from pliant.wire.launch import MAX_RECORD_BYTES, REQUESTS, Assignment, StartWorker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.core.exits import EXIT_NOT_STARTED
+from pliant.core.errors import EXIT_NOT_STARTED
 from pliant.run import pool_claim
 from pliant.run.pool_claim import ClaimConfig, run_claim
 from pliant.wire.offers import Offer, Report

@@ -16,7 +16,7 @@ from pliant.core.allocation import (
     TimePassed,
     Withdrawn,
 )
-from pliant.core.allocation.beginning import PoolBeginning
+from pliant.core.allocation.kinds import PoolBeginning
 from pliant.machine.clock import Clock
 from pliant.observe.log import Journal
 from pliant.pool.allocator import Allocator

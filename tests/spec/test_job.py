@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pliant.core.durations import MOST_S
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
+from pliant.core.text import MOST_S
 from pliant.spec.job import core_limits, document_of_limits
 from pliant.spec.load import load, parse_limits
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pliant.core.durations import MOST_S
 from pliant.core.policy.decide import Policy, PolicyBackoff
+from pliant.core.text import MOST_S
 from pliant.wire import bounds
 
 SECRET = "0123456789abcdef" * 4

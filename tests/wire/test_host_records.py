@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pliant.core.durations import MOST_S
 from pliant.core.events import ExitKind
+from pliant.core.text import MOST_S
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.wire.bounds import MOST, MOST_DEVICES
 from pliant.wire.host_records import (

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.uplink import RECONNECT_S
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Labels, NodeId
+from pliant.core.values import Labels, NodeId, TlsFiles
 from pliant.machine.interfaces import loopback
 from pliant.wire.messages import Work
 

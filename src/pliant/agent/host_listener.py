@@ -37,8 +37,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from pliant.agent.host_link import HostLink
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId, ReplicaId
+from pliant.core.values import NodeId, ReplicaId, TlsFiles
 from pliant.machine.descriptors import check_free, shortage_of
 from pliant.machine.tls import TlsContexts
 from pliant.wire.bounds import MOST_DEVICES

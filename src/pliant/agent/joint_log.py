@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from pliant.core.counts import counted, in_words
+from pliant.core.text import counted, in_words
 from pliant.core.values import NodeId
 from pliant.wire.messages import Work
 

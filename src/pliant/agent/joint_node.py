@@ -27,10 +27,9 @@ from pliant.agent.joint_part import GONE_S, PartWorkers
 from pliant.agent.joint_peers import PartPeers
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
-from pliant.core.counts import in_words
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.text import in_words
+from pliant.core.values import NodeId, TlsFiles
 from pliant.machine.descriptors import shortage_of
 from pliant.wire import launch
 from pliant.wire.codec import Message

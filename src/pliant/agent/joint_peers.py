@@ -15,8 +15,7 @@ from typing import Any
 from pliant.agent.host_link import HostLink
 from pliant.agent.host_listener import HeadListener, reached
 from pliant.agent.this_host import ThisHost
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.values import NodeId, TlsFiles
 from pliant.wire.host_records import LinkRecord
 from pliant.wire.messages import JoinHosts
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from pliant.core.text import place_of, replica_of
 from pliant.core.values import ReplicaId
-from pliant.core.worker_names import place_of, replica_of
 from pliant.wire.messages import OutputGrown
 
 KEPT_LETTERS = 64 << 10

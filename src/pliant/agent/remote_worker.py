@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from pliant.core.commands import Command
 from pliant.core.events import Exited, ExitKind, Progressed
+from pliant.core.text import worker_name
 from pliant.core.values import Incarnation, NodeId, ReplicaId
-from pliant.core.worker_names import worker_name
 from pliant.wire.codec import FOLLOWER_NOTES, Message, Refusal, decode
 from pliant.wire.host_records import PartEnded
 

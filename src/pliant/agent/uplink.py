@@ -28,9 +28,8 @@ from pliant.agent.thinning import Thinning
 from pliant.core.commands import Command
 from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.events import Exited, Progressed, Running
-from pliant.core.printable import in_one_line
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Incarnation
+from pliant.core.text import in_one_line
+from pliant.core.values import Incarnation, TlsFiles
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.sockets import send_again_soon
 from pliant.machine.tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
@@ -43,8 +42,8 @@ from pliant.wire.codec import (
     encode,
     type_name,
 )
+from pliant.wire.framing import decode_packed
 from pliant.wire.messages import AgentLeft, Alive, Heard, HostAlone, JoinHosts, Unfit, Work
-from pliant.wire.packed_messages import decode_packed
 
 RECONNECT_S = 10.0
 """How long a lost coordinator is looked for unless told otherwise, in seconds."""

@@ -22,11 +22,10 @@ from pathlib import Path
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.ledger_news import LedgerNews
 from pliant.agent.output_news import OutputNews
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.text import counted
+from pliant.core.values import NodeId, TlsFiles
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory
 from pliant.machine.named_modules import digest_of, file_of

@@ -18,8 +18,8 @@ from pathlib import Path
 from pliant.agent.output import Output
 from pliant.core.commands import Command
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind, Finished, Progressed, Refused
+from pliant.core.text import is_follower, worker_name
 from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
-from pliant.core.worker_names import is_follower, worker_name
 from pliant.machine.processes import LifeWatch, oom_kills
 from pliant.machine.rotating_file import RotatingFile
 from pliant.wire.codec import (

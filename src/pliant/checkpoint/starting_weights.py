@@ -17,8 +17,7 @@ import torch
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load, open_checkpoint
 from pliant.checkpoint.store.open import open_storage
-from pliant.core.errors import ConfigError, PliantError
-from pliant.core.exits import EXIT_OK, EXIT_USAGE
+from pliant.core.errors import EXIT_OK, EXIT_USAGE, ConfigError, PliantError
 
 MARK = "pliant_initial"
 """Key of the file; a file of plain weights has none of this name."""

@@ -20,9 +20,9 @@ from typer.core import TyperCommand
 
 from pliant.cli.help import job_names
 from pliant.core.device_names import cores_of
-from pliant.core.durations import MOST_S, seconds_of
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import DEFAULT_POOL
+from pliant.core.tenancy import DEFAULT_POOL
+from pliant.core.text import MOST_S, seconds_of
 from pliant.http.client import Caller
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of

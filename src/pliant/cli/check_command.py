@@ -31,9 +31,8 @@ from pliant.core.checked import (
     of_training,
     without_noise,
 )
-from pliant.core.counts import counted
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ConfigError
+from pliant.core.text import counted
 from pliant.machine.named_modules import require_engine
 from pliant.run.check import CheckStage, Played, play, play_alone
 

@@ -24,9 +24,8 @@ from rich.table import Table
 from pliant.cli.arguments import Json
 from pliant.cli.help import CommandGroup
 from pliant.cli.terminal import complain, draw, print_json, say
-from pliant.core.counts import counted
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
+from pliant.core.text import counted
 from pliant.machine.named_modules import ENGINE_PACKAGES, lacking_engine
 
 if TYPE_CHECKING:

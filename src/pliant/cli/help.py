@@ -25,9 +25,8 @@ from typer.completion import get_completion_inspect_parameters, shell_complete
 from typer.core import TyperGroup
 
 from pliant.cli.terminal import say
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_OK
-from pliant.core.worker_names import order_of, replica_of
+from pliant.core.errors import EXIT_OK, ConfigError
+from pliant.core.text import order_of, replica_of
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory, replace_file
 from pliant.machine.registry import StateDirectory

@@ -27,10 +27,9 @@ from pliant.cli.help import CommandGroup
 from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import draw, print_json, say
 from pliant.cli.which_job import require_join
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict, findings
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look
 from pliant.machine.interfaces import (

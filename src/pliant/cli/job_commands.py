@@ -24,11 +24,9 @@ from pliant.cli.arguments import Job, Json, Out, changes_of, some_seconds, state
 from pliant.cli.help import CommandGroup, replica_names, worker_names
 from pliant.cli.terminal import draw, print_json, say, say_aside
 from pliant.cli.which_job import JobPlace, ask_job, from_any_host
-from pliant.core.counts import counted
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.core.printable import line_left, printable
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
+from pliant.core.tenancy import DEFAULT_POOL
+from pliant.core.text import counted, line_left, printable
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.registry import Handle, Served, any_pool, running_jobs

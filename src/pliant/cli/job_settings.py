@@ -16,14 +16,12 @@ from pliant.agent.agent_config import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
 from pliant.cli.settings import BOUNDS, Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_OK
+from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.core.placement import PlacementRule
 from pliant.core.policy.decide import Policy
 from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import FromCheckpoint, Labels
+from pliant.core.values import FromCheckpoint, Labels, TlsFiles
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
 from pliant.spec.load import parse_policy

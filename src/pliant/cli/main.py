@@ -40,8 +40,7 @@ from pliant.cli import (
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.help import CommandGroup
 from pliant.cli.terminal import complain, open_closed_streams
-from pliant.core.errors import PliantError
-from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from pliant.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, PliantError
 
 app = typer.Typer(
     name="pliant",

@@ -56,10 +56,9 @@ from pliant.cli.terminal import (
     say,
 )
 from pliant.cli.which_job import JobPlace, from_any_host, the_job
-from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.exits import EXIT_OK
-from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
-from pliant.core.printable import in_one_line, printable
+from pliant.core.errors import EXIT_OK, ConfigError, PermanentError
+from pliant.core.tenancy import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
+from pliant.core.text import in_one_line, printable
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named

@@ -18,10 +18,8 @@ import typer
 
 from pliant.cli.arguments import Json
 from pliant.cli.terminal import print_json, say
-from pliant.core.counts import counted
-from pliant.core.durations import seconds_of
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
+from pliant.core.text import counted, seconds_of
 from pliant.simulate.pool_replay import PoolStep, is_pool_log, pool_replayed
 from pliant.simulate.pool_scenario import scenario_of_pool
 from pliant.simulate.pool_telling import (

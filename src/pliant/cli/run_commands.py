@@ -37,8 +37,7 @@ from pliant.cli.help import job_names
 from pliant.cli.job_file import read_command
 from pliant.cli.settings import COORDINATOR, RUN, SETTINGS, Setting, resolve, with_settings
 from pliant.cli.terminal import PlainConsole, draw, print_json
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.machine.named_modules import require_engine
 from pliant.observe.runs import find_resumable
 from pliant.spec.job import Limits

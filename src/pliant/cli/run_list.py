@@ -21,8 +21,8 @@ from rich.text import Text
 from pliant.cli import screens
 from pliant.cli.arguments import Json, state_directory
 from pliant.cli.terminal import PlainConsole, draw, print_json, say
-from pliant.core.exits import EXIT_OK
-from pliant.core.printable import line_left, printable
+from pliant.core.errors import EXIT_OK
+from pliant.core.text import line_left, printable
 from pliant.machine import run_files
 from pliant.observe.history import read_history
 from pliant.observe.runs import KnownRun, how_to_go_on, known_runs, run_in, status_of

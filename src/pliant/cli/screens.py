@@ -20,8 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pliant.core.counts import counted, in_words
-from pliant.core.printable import in_one_line, printable, printable_values
+from pliant.core.text import counted, in_one_line, in_words, printable, printable_values
 from pliant.observe import lasting_notes
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned

@@ -28,9 +28,15 @@ from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls
 from pliant.cli.settings import Resolved, Settings
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.core.commands import EndJob
-from pliant.core.counts import counted
-from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from pliant.core.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    ConfigError,
+    PermanentError,
+)
+from pliant.core.text import counted
 from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.machine.interfaces import (

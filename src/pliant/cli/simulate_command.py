@@ -23,8 +23,7 @@ from rich.text import Text
 
 from pliant.cli.arguments import Json, changes_of, some_seconds
 from pliant.cli.terminal import PlainConsole, draw, say, say_aside
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK
+from pliant.core.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 from pliant.spec.load import parse_policy
 from pliant.spec.policy import BOUNDS, core_policy
 

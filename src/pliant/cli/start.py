@@ -32,20 +32,20 @@ from pliant.cli.job_settings import (
 from pliant.cli.settings import Settings
 from pliant.cli.terminal import PlainConsole, complain, patient_output, print_record, say, say_aside
 from pliant.cli.view import JobView, JsonView, ShownView, view_for
-from pliant.core.counts import counted
-from pliant.core.durations import MOST_S
-from pliant.core.errors import ConfigError, ConflictError, NotBegunError
-from pliant.core.exits import (
+from pliant.core.errors import (
     EXIT_FAILED,
     EXIT_OK,
     EXIT_STATE_LOST,
     EXIT_STOPPED,
     EXIT_TAKEN_OVER,
     EXIT_USAGE,
+    ConfigError,
+    ConflictError,
+    NotBegunError,
 )
 from pliant.core.job.state import JobSettings
-from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
+from pliant.core.text import MOST_S, counted, in_one_line
 from pliant.machine import run_files
 from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import file_of, module_of

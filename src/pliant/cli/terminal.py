@@ -25,8 +25,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from pliant.core.exits import EXIT_OK
-from pliant.core.printable import in_one_line, printable
+from pliant.core.errors import EXIT_OK
+from pliant.core.text import in_one_line, printable
 from pliant.observe import log
 from pliant.observe.log import Record
 

@@ -20,8 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.cli.screens import duration
-from pliant.core.counts import counted
-from pliant.core.printable import printable_values
+from pliant.core.text import counted, printable_values
 
 STATE_STYLE = {
     "running": "green",

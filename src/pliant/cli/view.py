@@ -24,8 +24,7 @@ from rich.text import Text
 
 from pliant.cli.screens import REFUSED, clock, is_last_word, job_panel, step_line
 from pliant.cli.terminal import print_record
-from pliant.core.printable import line_left, printable_values
-from pliant.core.worker_names import is_follower, replica_of
+from pliant.core.text import is_follower, line_left, printable_values, replica_of
 from pliant.machine.clock import Clock
 from pliant.observe.log import Record, number, worker_of
 from pliant.observe.prose import PROGRESS_S, line, resize_line

@@ -23,7 +23,7 @@ from pliant.cli.arguments import TlsCa, TlsCertificate, TlsKey, state_directory
 from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.http.client import Caller, rest_url
 from pliant.machine.host_look import connect_obstacle
 from pliant.machine.interfaces import place_of, resolved

@@ -29,12 +29,12 @@ from pliant.wire.codec import (
     WORKER_NOTES,
     Message,
     Refusal,
+    SameWords,
     decode,
     encode,
 )
+from pliant.wire.framing import packed
 from pliant.wire.messages import Alive, CoordinatorNote, Heard, Unfit, Work
-from pliant.wire.packed_messages import packed
-from pliant.wire.same_words import SameWords
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""

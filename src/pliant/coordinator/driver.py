@@ -38,6 +38,7 @@ from pliant.coordinator.outbox import Outbox
 from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command, EndJob, Publish
+from pliant.core.errors import EXIT_FAILED
 from pliant.core.events import (
     Event,
     NodeFailed,
@@ -48,14 +49,13 @@ from pliant.core.events import (
     StopRequested,
     SuspendRequested,
 )
-from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.joint_nodes import JointRule
 from pliant.core.membership.failure.worker_activity import held_up_by
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Demand
+from pliant.core.text import worker_name
 from pliant.core.values import Incarnation, NodeId
-from pliant.core.worker_names import worker_name
 from pliant.machine.clock import TICK_S, Clock
 from pliant.observe.history import History
 from pliant.observe.log import EventLog

@@ -13,8 +13,7 @@ import logging
 import os
 from pathlib import Path
 
-from pliant.core.counts import counted
-from pliant.core.worker_names import worker_name
+from pliant.core.text import counted, worker_name
 from pliant.machine import run_files
 from pliant.machine.event_loop import aside
 from pliant.machine.files import make_private_directory, open_private

@@ -57,8 +57,8 @@ from pliant.core.job import batched, controller
 from pliant.core.job.state import Job, JobSettings, Ready, age
 from pliant.core.membership.transitions import AT_REST
 from pliant.core.policy.decide import Policy
-from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
+from pliant.core.text import in_one_line
 from pliant.core.values import Register, ReplicaId
 from pliant.machine.clock import TICK_S
 from pliant.machine.event_loop import within

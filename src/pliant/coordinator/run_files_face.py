@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response, status
 from pydantic import BaseModel
 
-from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.errors import EXIT_FAILED, EXIT_OK
 from pliant.http.client import NEXT
 from pliant.machine.event_loop import aside
 from pliant.observe.printed import PrintedUntil, printed_after, printers

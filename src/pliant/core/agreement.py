@@ -8,7 +8,8 @@ made with by the workers (``Spare.identity``).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pliant.core.values import NodeId
@@ -131,3 +132,18 @@ def another_total(mine: object, its: object) -> str:
         "job's first step, on every replica alike. Load no snapshot of your own, for "
         "Session(checkpoint=...) keeps the run, and write a number that nothing changes meanwhile"
     )
+
+
+# --- values of replicas that ought to be equal
+
+
+def minority(values: Sequence[Hashable]) -> tuple[int, ...] | None:
+    """Return the places of the values that differ from what more than half are.
+
+    Empty if all are equal; None if no value is that of more than half: with two that differ nobody
+    can say which is right.
+    """
+    common, count = Counter(values).most_common(1)[0]
+    if 2 * count <= len(values):
+        return None
+    return tuple(place for place, value in enumerate(values) if value != common)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pliant.core.counts import in_words
+from pliant.core.text import in_words
 
 CHECK_VARIABLE = "PLIANT_CHECK"
 """In the environment of a script that is being checked: its orders."""

@@ -15,8 +15,8 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
+from pliant.core.text import seconds_of
 
 AUTO_MIN_S, AUTO_MAX_S = 15.0, 3600.0
 """Bounds of an automatic interval, in seconds: more often, and its own measurements disturb each

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from pliant.core.counts import counted
 from pliant.core.step import batching
+from pliant.core.text import counted
 from pliant.core.values import CHECKPOINT_PLACE, FromCheckpoint
 from pliant.engine import identity, randomness
 from pliant.engine import several_workers as workers

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from pliant.core.errors import ConfigError
-from pliant.core.step import seeds
+from pliant.core.step import order
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 
 Place = Literal["item", "collate", "slot", "head", "tail", "evaluate", "draws"]
@@ -65,7 +65,7 @@ def preserved() -> Iterator[None]:
 
 def seed_place(place: Place, *coordinates: int) -> None:
     """Seed the three generators for what is drawn at these coordinates of a place."""
-    number = seeds.mix(place, *coordinates)
+    number = order.mix(place, *coordinates)
     # The default generator directly: torch.manual_seed is 70 times slower.
     torch.default_generator.manual_seed(number)
     np.random.seed(number)

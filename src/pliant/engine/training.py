@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 
-from pliant.core.errors import UsageError
-from pliant.core.exits import EXIT_OK
+from pliant.core.errors import EXIT_OK, UsageError
 from pliant.core.values import Generation
 from pliant.engine import probe, randomness
 from pliant.engine.comm.communicator import GroupBroken

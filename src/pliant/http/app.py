@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pliant.core.printable import printable_values
+from pliant.core.text import printable_values
 from pliant.machine.event_loop import aside
 from pliant.observe.reading import follow
 

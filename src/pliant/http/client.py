@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.machine.registry import Handle, Served
 from pliant.machine.tls import client_context, fault_of_tls
 

@@ -32,10 +32,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from pliant.core.durations import is_moment
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.core.tls_files import TlsFiles
+from pliant.core.tenancy import DEFAULT_POOL
+from pliant.core.text import is_moment
+from pliant.core.values import TlsFiles
 from pliant.machine.files import PRIVATE, is_shared_directory, open_private, read_own, replace_file
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pliant.core.errors import ConfigError
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 
 MISFITS = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
 """What OpenSSL calls a key that is not of the certificate; the last if it is of another kind."""

@@ -78,8 +78,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, overload
 
-from pliant.core.durations import MOST_S
-from pliant.core.worker_names import worker_name
+from pliant.core.text import MOST_S, worker_name
 from pliant.machine.files import make_private_directory, open_private
 from pliant.machine.locks import lock
 from pliant.observe import parts

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pliant.core.counts import counted
 from pliant.core.device_names import devices_in_words
-from pliant.core.pool_defaults import DEFAULT_TEAM
+from pliant.core.tenancy import DEFAULT_TEAM
+from pliant.core.text import counted
 from pliant.observe.log import Record, listed, whole
 from pliant.observe.prose import kept_by, quota_of
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from pliant.core.pool_defaults import DEFAULT_TEAM
+from pliant.core.tenancy import DEFAULT_TEAM
 from pliant.observe.log import Record, listed, number
 from pliant.observe.reading import LogClock
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pliant.core.counts import in_words
 from pliant.core.errors import ConfigError
-from pliant.core.worker_names import order_of, replica_of
+from pliant.core.text import in_words, order_of, replica_of
 from pliant.machine import run_files
 from pliant.machine.files import open_to_read
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from pliant.core.counts import counted
-from pliant.core.printable import in_one_line
+from pliant.core.text import counted, in_one_line
 from pliant.observe import status_facts
 from pliant.observe.log import Record, listed, worker_of
 from pliant.observe.timeline import Resize, ResizeKind

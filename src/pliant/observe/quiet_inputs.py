@@ -19,10 +19,10 @@ from enum import Enum, auto
 from operator import attrgetter
 from typing import Any
 
-from pliant.core.durations import is_moment
 from pliant.core.events import Event, Progressed, Running, Ticked
 from pliant.core.job.state import History, Job, Sizing
 from pliant.core.membership.state import Membership, PhaseWait
+from pliant.core.text import is_moment
 from pliant.core.values import Generation, NodeId, ReplicaId
 from pliant.observe.log import whole
 

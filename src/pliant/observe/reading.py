@@ -15,7 +15,7 @@ from typing import TypeGuard
 
 from pydantic_core import from_json
 
-from pliant.core.durations import is_moment
+from pliant.core.text import is_moment
 from pliant.machine.files import open_to_read
 from pliant.observe import parts
 from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record, listed, number

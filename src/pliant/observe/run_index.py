@@ -23,8 +23,8 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
-from pliant.core.durations import is_moment
-from pliant.core.exits import EXIT_STATE_LOST
+from pliant.core.errors import EXIT_STATE_LOST
+from pliant.core.text import is_moment
 from pliant.machine import run_files
 from pliant.machine.files import (
     PRIVATE,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
+from pliant.core.text import counted
 from pliant.machine import run_files
 from pliant.machine.locks import lock_is_held
 from pliant.machine.processes import ProcessMark, machine_id, oom_kills

@@ -50,7 +50,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pliant.core.exits import EXIT_STOPPED
+from pliant.core.errors import EXIT_STOPPED
 from pliant.observe import lasting_notes, status_facts
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole

@@ -21,10 +21,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.placement import Placement, PlacementRule, site_of
-from pliant.core.printable import printable
+from pliant.core.text import counted, printable
 from pliant.core.values import NodeId
 from pliant.observe.living_replicas import LivingReplicas
 from pliant.observe.log import COMMIT, Record, listed, number, seconds, whole

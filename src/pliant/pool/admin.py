@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pliant.core import allocation
-from pliant.core.counts import counted
-from pliant.core.printable import in_one_line
+from pliant.core.text import counted, in_one_line
 from pliant.machine.sockets import user_name
 from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError

@@ -12,8 +12,7 @@ from importlib.metadata import version
 
 from pliant.core import allocation
 from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, kinds
-from pliant.core.allocation.beginning import PoolBeginning, begun
-from pliant.core.allocation.kinds import KindedPool
+from pliant.core.allocation.kinds import KindedPool, PoolBeginning, begun
 from pliant.core.device_names import kind_of
 from pliant.machine.clock import Clock
 from pliant.observe.core_values import written

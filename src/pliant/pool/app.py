@@ -29,7 +29,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
-from pliant.core.printable import printable_values
+from pliant.core.text import printable_values
 from pliant.http.app import RequestBody, TextRoute, add_events, new_app, new_router
 from pliant.machine.sockets import user_name
 from pliant.observe.prose import kept_by

@@ -1,4 +1,4 @@
-"""Who asks something of a pool, and whether they may: the rules of ``core.sharing``, applied.
+"""Who asks something of a pool, and whether they may: the rules of ``core.tenancy``, applied.
 
 Owns what is known of each user between two requests, and the translation of a connection's
 credentials.  Decides nothing.  In a pool of one user everybody who knows the token may do all, and
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from fastapi import Request
 
-from pliant.core import sharing
-from pliant.core.sharing import Allowance, Visitor
+from pliant.core import tenancy
+from pliant.core.tenancy import Allowance, Visitor
 from pliant.machine.sockets import Credentials, user_name
 from pliant.pool.driver import PoolDriver
 from pliant.wire.offers import Report
@@ -74,7 +74,7 @@ class SharedGate(Gate):
 
     def claim_of(self, request: Request, name: str) -> str:
         """Return the name, with the user's before it."""
-        return sharing.claim_name(self.visitor(request).user, name)
+        return tenancy.claim_name(self.visitor(request).user, name)
 
     def report_of(self, request: Request, claim: str, report: Report) -> tuple[Report, int | None]:
         """Return the report as far as it can be believed, if who sends it may claim that.
@@ -89,7 +89,7 @@ class SharedGate(Gate):
             )
         saved = self._driver.saved
         before = self._driver.wanted(claim, pid=visitor.pid)
-        refusal = sharing.claim_refusal(
+        refusal = tenancy.claim_refusal(
             visitor,
             wanted,
             before=before,
@@ -112,7 +112,7 @@ class SharedGate(Gate):
     def administration(self, request: Request) -> str:
         """Return the user, if it is the pool's owner."""
         visitor = self.visitor(request)
-        if refusal := sharing.administration_refusal(visitor, owner=self._owner):
+        if refusal := tenancy.administration_refusal(visitor, owner=self._owner):
             raise ForbiddenError(refusal)
         return visitor.user
 
@@ -120,11 +120,11 @@ class SharedGate(Gate):
         """Refuse a claim or a change too many; what says nothing new is none."""
         if is_new:
             others = [name for name in self._driver.claims_of(visitor.user) if name != claim]
-            if refusal := sharing.crowd_refusal(visitor, claims=len(others)):
+            if refusal := tenancy.crowd_refusal(visitor, claims=len(others)):
                 raise ForbiddenError(refusal)
         now_s = self._driver.claims.clock.now_s()
         before = self._allowances.get(visitor.uid, Allowance(at_s=now_s))
-        self._allowances[visitor.uid], again_s = sharing.spend(before, now_s=now_s)
+        self._allowances[visitor.uid], again_s = tenancy.spend(before, now_s=now_s)
         if again_s:
             sentence = f"{visitor.user} changes its claims too often; again in {again_s:.1f} s"
             raise ForbiddenError(sentence, TOO_MANY)

@@ -24,8 +24,7 @@ from contextlib import asynccontextmanager
 
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned, kinds
 from pliant.core.errors import ConfigError
-from pliant.core.sharing import is_of
-from pliant.core.tenancy import Demand
+from pliant.core.tenancy import Demand, is_of
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.machine.processes import process_lives, process_started

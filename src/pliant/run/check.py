@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.checked import CHECK_VARIABLE, CheckHistory, CheckOrders, FileSeen, Trace
-from pliant.core.errors import ConfigError, PliantError
-from pliant.core.exits import EXIT_OK, EXIT_STOPPED
+from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PliantError
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.registry import StateDirectory, find_job

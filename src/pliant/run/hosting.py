@@ -22,19 +22,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pliant.core.commands import EndJob
 from pliant.core.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    EXIT_USAGE,
     ConflictError,
     NotBegunError,
     PermanentError,
     PliantError,
 )
 from pliant.core.events import StopRequested
-from pliant.core.exits import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_STOPPED,
-    EXIT_USAGE,
-)
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import AgentLife
 from pliant.machine import run_files

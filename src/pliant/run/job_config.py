@@ -19,7 +19,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import PoolPlace
-from pliant.core.tls_files import TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.registry import StateDirectory

@@ -22,7 +22,7 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.output import nobody_listens
 from pliant.core.commands import EndJob
-from pliant.core.exits import EXIT_STOPPED
+from pliant.core.errors import EXIT_STOPPED
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.registry import RuntimeFiles, pool_place

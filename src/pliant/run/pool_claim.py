@@ -28,10 +28,8 @@ from pathlib import Path
 from types import FrameType
 
 from pliant.core.device_names import confinement, devices_in_words
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
-from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
-from pliant.core.tenancy import Demand, Swap, swap_for
+from pliant.core.errors import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED, ConfigError
+from pliant.core.tenancy import DEFAULT_CLASS, DEFAULT_TEAM, Demand, Swap, swap_for
 from pliant.machine import device_locks as locks
 from pliant.machine.device_locks import DeviceLock
 from pliant.machine.processes import signal_at_parents_death

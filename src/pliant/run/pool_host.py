@@ -19,8 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_OK
+from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.device_locks import make_entered

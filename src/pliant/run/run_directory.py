@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.commands import EndJob
-from pliant.core.counts import counted
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_STOPPED
+from pliant.core.errors import EXIT_FAILED, EXIT_STOPPED, ConfigError
+from pliant.core.text import counted
 from pliant.machine import locks, run_files
 from pliant.machine.files import (
     PRIVATE,

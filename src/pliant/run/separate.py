@@ -26,8 +26,7 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.output import nobody_listens
 from pliant.agent.uplink import Places
 from pliant.core.commands import EndJob
-from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.exits import EXIT_OK, EXIT_STOPPED
+from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PermanentError
 from pliant.machine import run_files
 from pliant.machine.descriptors import allow_many
 from pliant.machine.event_loop import END_SIGNALS, aside, on_signals

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import get_args
 
 from pliant.core.allocation import Action, Asked, DevicesSet, Event, Recovered, kinds
-from pliant.core.allocation.beginning import PoolBeginning, begun
-from pliant.core.allocation.kinds import KindedPool
+from pliant.core.allocation.kinds import KindedPool, PoolBeginning, begun
 from pliant.core.allocation.values import Actions
 from pliant.core.errors import ConfigError
-from pliant.core.printable import in_one_line
 from pliant.core.tenancy import MOST_SLOTS
+from pliant.core.text import in_one_line
 from pliant.observe import parts
 from pliant.observe.core_values import event_in, value_of
 from pliant.observe.log import Record, fields_of, kind_of

@@ -28,10 +28,10 @@ from pliant.core.allocation import (
     Suspend,
     kinds,
 )
-from pliant.core.allocation.beginning import PoolBeginning, begun
+from pliant.core.allocation.kinds import PoolBeginning, begun
 from pliant.core.allocation.values import Actions
 from pliant.core.errors import ConfigError
-from pliant.core.printable import in_one_line
+from pliant.core.text import in_one_line
 from pliant.observe.core_values import value_of, written
 from pliant.observe.log import kind_of
 from pliant.simulate.pool_replay import TOLD, PoolStep, PoolTurn

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pliant.core.counts import counted
-from pliant.core.printable import in_one_line
+from pliant.core.text import counted, in_one_line
 from pliant.observe.log import Record
 from pliant.observe.pool_history import Teller, sentence
 from pliant.simulate.pool_replay import PoolStep, PoolTurn, record_of_action

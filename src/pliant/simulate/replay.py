@@ -17,7 +17,7 @@ from typing import Any
 from pliant.core.events import Event, NodeJoined
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Ready
-from pliant.core.printable import in_one_line
+from pliant.core.text import in_one_line
 from pliant.core.values import Register
 from pliant.observe.log import ENVELOPE, Record, fields_of, kind_of
 from pliant.simulate.replay_log import Began, CoreState, Entry, Gap, LogPlace, Said, Told

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pliant.core.durations import is_moment
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event
 from pliant.core.job.state import Job, JobSettings
+from pliant.core.text import is_moment
 from pliant.core.values import Register
 from pliant.machine import run_files
 from pliant.observe import parts

@@ -18,7 +18,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import Event, NodeJoined, Registered, Spare
 from pliant.core.job.recording import record
 from pliant.core.job.state import Job, JobSettings
-from pliant.core.printable import in_one_line
+from pliant.core.text import in_one_line
 from pliant.core.values import Register, host_of
 from pliant.observe.core_values import written
 from pliant.simulate.replay import Break, Step, Turn

@@ -11,8 +11,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
-from pliant.core.counts import counted
-from pliant.core.printable import in_one_line
+from pliant.core.text import counted, in_one_line
 from pliant.observe.log import fields_of, kind_of
 from pliant.simulate.replay import Break, Step, Turn, answers_of, summary
 from pliant.simulate.replay_wording import line_of, render, settings_lines

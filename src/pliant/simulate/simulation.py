@@ -23,9 +23,9 @@ from pliant.core.allocation import (
     Uncordoned,
     checking,
 )
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
+from pliant.core.text import counted
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.elastic_run import ElasticRun
 from pliant.simulate.inference_run import InferenceRun

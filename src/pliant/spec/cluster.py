@@ -19,8 +19,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pliant.core.durations import MOST_S
-from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_TEAM
+from pliant.core.tenancy import CLASS_VALUES, DEFAULT_TEAM
+from pliant.core.text import MOST_S
 from pliant.spec.load import load_as
 from pliant.spec.model import Model, Seconds, check_name, impossible, refuse_twice
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, promised_too_much

@@ -29,7 +29,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.placement import PlacementRule
-from pliant.core.pool_defaults import DEFAULT_POOL
+from pliant.core.tenancy import DEFAULT_POOL
 from pliant.spec.model import Model, SomeSeconds, check_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pliant.core.device_names import parse_devices
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_POOL
+from pliant.core.tenancy import CLASS_VALUES, DEFAULT_POOL
 from pliant.spec.load import load_as
 from pliant.spec.model import Model, check_name, impossible, refuse_twice
 

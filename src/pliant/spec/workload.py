@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from pliant.core.durations import MOST_S
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
+from pliant.core.tenancy import DEFAULT_CLASS, DEFAULT_TEAM
+from pliant.core.text import MOST_S
 from pliant.spec.pool import MOST_DEVICES
 
 Curve = tuple[tuple[int, float], ...]

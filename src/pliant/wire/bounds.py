@@ -12,8 +12,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from pliant.core.durations import MOST_S
 from pliant.core.membership.failure.worker_activity import EACH_OTHER
+from pliant.core.text import MOST_S
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """Of a node or a checkpoint; host names are such names."""

@@ -24,8 +24,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from pliant.core.durations import MOST_S
 from pliant.core.events import ExitKind
+from pliant.core.text import MOST_S
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire.bounds import MOST, MOST_DEVICES, REPLICA
 

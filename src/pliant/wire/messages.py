@@ -13,8 +13,7 @@ from typing import Any
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
 from pliant.core.step.balance import Balance
-from pliant.core.tls_files import TlsFiles
-from pliant.core.values import FromCheckpoint, Generation, NodeId, ReplicaId
+from pliant.core.values import FromCheckpoint, Generation, NodeId, ReplicaId, TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ from pliant.core.commands import (
     Stop,
     Switch,
 )
+from pliant.core.errors import EXIT_FAILED
 from pliant.core.events import (
     Event,
     Exited,
@@ -66,7 +67,6 @@ from pliant.core.events import (
     Running,
     Ticked,
 )
-from pliant.core.exits import EXIT_FAILED
 from pliant.core.job.state import Job, ReplicaState, Stage
 from pliant.core.membership.member import Member
 from pliant.core.values import NO_GENERATION, Incarnation, NodeId, Register, ReplicaId

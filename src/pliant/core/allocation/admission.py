@@ -44,7 +44,7 @@ from pliant.core.allocation.state import (
     ClaimEntry,
     Group,
 )
-from pliant.core.counts import counted
+from pliant.core.text import counted
 
 _MOST_TAKINGS = 8
 """Victims in one step, for each device there is, after which no more are looked for: a bound that

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pliant.core.allocation import demand
 from pliant.core.allocation.state import NEVER, Pool
 from pliant.core.allocation.values import Claim, PriorityClass, Team
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import DEFAULT_TEAM
+from pliant.core.tenancy import DEFAULT_TEAM
+from pliant.core.text import counted
 
 MOST_LISTED = 16
 """Sizes of a claim that a sentence repeats; it may have thousands."""

@@ -17,7 +17,7 @@ from pliant.core.allocation.explanations import may_have
 from pliant.core.allocation.preemption import TakeRequest, objection
 from pliant.core.allocation.state import Pool
 from pliant.core.allocation.values import Claim, Team
-from pliant.core.counts import counted
+from pliant.core.text import counted
 
 MOST_NAMED = 3
 """Devices out of use that one sentence names."""

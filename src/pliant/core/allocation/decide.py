@@ -15,9 +15,9 @@ from pliant.core.allocation.admission import settle
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.explanations import may_have, overdue, tell_changes
 from pliant.core.allocation.state import ALARMS, NEVER, ClaimEntry, Pool
-from pliant.core.counts import counted
-from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.core.table import Table
+from pliant.core.tenancy import DEFAULT_TEAM
+from pliant.core.text import counted
 
 
 def new_pool(

@@ -10,7 +10,7 @@ from pliant.core.allocation import state
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.state import NEVER, ClaimEntry
 from pliant.core.allocation.values import Action, Actions, Grant, Overdue, Shrink, Suspend
-from pliant.core.counts import counted
+from pliant.core.text import counted
 
 
 def may_have(entry: ClaimEntry) -> tuple[int, int]:

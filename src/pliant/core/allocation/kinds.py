@@ -16,8 +16,9 @@ from pliant.core.allocation import claim_state, values
 from pliant.core.allocation.claim_state import Standing, Summary
 from pliant.core.allocation.decide import new_pool, next_deadline_s, step
 from pliant.core.allocation.state import Pool
-from pliant.core.counts import counted
+from pliant.core.allocation.values import CLASSES, Event, PoolRules, PriorityClass, Team
 from pliant.core.table import Table
+from pliant.core.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +176,45 @@ def _step_one(
 ) -> tuple[KindedPool, values.Actions]:
     one, actions = step(pool.pools[kind], event, now_s=now_s)
     return replace(pool, pools=pool.pools.put(kind, one)), actions
+
+
+# --- a pool before anybody has a claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBeginning:
+    """All that the core of a pool begins with."""
+
+    devices: int
+    """As many as there ever were."""
+
+    kinds: tuple[str, ...] = ()
+    """Of each device, by its number; empty: none has a kind."""
+
+    classes: tuple[PriorityClass, ...] = CLASSES
+    teams: tuple[Team, ...] = ()
+    rules: PoolRules = PoolRules()  # noqa: RUF009 - frozen
+    is_open: bool = True
+    """False: nothing is given or taken before ``Opened``."""
+
+    events: tuple[Event, ...] = ()
+    """What is set besides."""
+
+
+def begun(beginning: PoolBeginning, *, now_s: float) -> KindedPool:
+    """Return the pool that begins like this.
+
+    Raises:
+        ConfigError: something of it is impossible.
+    """
+    pool = new_kinded_pool(
+        beginning.devices,
+        kinds=beginning.kinds,
+        classes=beginning.classes,
+        teams=beginning.teams,
+        rules=beginning.rules,
+        is_open=beginning.is_open,
+    )
+    for event in beginning.events:
+        pool, _ = step_kinds(pool, event, now_s=now_s)
+    return pool

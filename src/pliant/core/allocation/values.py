@@ -15,8 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import CLASS_VALUES
-from pliant.core.tenancy import Demand
+from pliant.core.tenancy import CLASS_VALUES, Demand
 
 From = Literal["lower_priority", "same_team", "never"]
 

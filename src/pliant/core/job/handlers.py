@@ -14,8 +14,7 @@ from pliant.core import events
 from pliant.core.agreement import another_total
 from pliant.core.commands import Dismiss, Look, Publish
 from pliant.core.durability import LEAVE_S
-from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
+from pliant.core.errors import EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.job import (
     apart,
     aside,

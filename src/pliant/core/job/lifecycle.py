@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.commands import EndJob, EndReplica, Release, Stop
-from pliant.core.counts import counted
 from pliant.core.durability import nothing_to_do
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.events import Exited, ExitKind, Finished, Registered
-from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import replicas, restoring
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
@@ -33,8 +32,8 @@ from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
+from pliant.core.text import counted, worker_name
 from pliant.core.values import NodeId, Outcome, ReplicaId, StopKind
-from pliant.core.worker_names import worker_name
 
 # --- on request ------------------------------------------------------------------------
 

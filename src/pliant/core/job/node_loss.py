@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pliant.core.counts import counted
+from pliant.core.errors import EXIT_FAILED
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
-from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import apart, lifecycle, replicas
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
@@ -29,6 +28,7 @@ from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis
+from pliant.core.text import counted
 from pliant.core.values import NodeId, ReplicaId, StopKind
 
 SHOWN = 8

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from pliant.core.errors import ConfigError
+from pliant.core.errors import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.events import PolicySet, Progressed
-from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import apart, aside, lifecycle, replicas, restoring
 from pliant.core.job.crash_loop import deterministic_failure, is_spent, recent_losses
 from pliant.core.job.state import (

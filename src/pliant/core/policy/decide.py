@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
-from pliant.core.counts import counted
 from pliant.core.policy import hysteresis, wording
 from pliant.core.policy.case import PolicyCase, capacity_of, fit
 from pliant.core.policy.case import PolicyView as PolicyView
@@ -27,6 +26,7 @@ from pliant.core.policy.fields import Policy as Policy
 from pliant.core.policy.fields import PolicyBackoff as PolicyBackoff
 from pliant.core.policy.fields import require_slots as require_slots
 from pliant.core.policy.hysteresis import Pace, Wait
+from pliant.core.text import counted
 
 FIRST_REPLICAS = 4
 """Started first on the cores of a machine where nobody says how many: a step may have fewer slots

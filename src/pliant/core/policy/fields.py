@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
+from pliant.core.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

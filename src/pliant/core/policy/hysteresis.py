@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pliant.core.counts import counted
 from pliant.core.policy.costs import Costs, stay_that_pays_s
 from pliant.core.policy.fields import Policy
+from pliant.core.text import counted
 
 HOUR_S = 3600.0
 

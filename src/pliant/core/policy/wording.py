@@ -5,11 +5,11 @@ Owns the words.  Decides nothing, and reads only what ``decide`` has decided by.
 
 from __future__ import annotations
 
-from pliant.core.counts import counted
 from pliant.core.policy.case import PolicyCase, PolicyView, fit
 from pliant.core.policy.costs import marginal_efficiency
 from pliant.core.policy.hysteresis import Wait
 from pliant.core.step.batching import efficiency
+from pliant.core.text import counted
 
 AS_REQUESTED = "as requested"
 """Why the size is one that somebody asked for, and nothing stands in its way."""

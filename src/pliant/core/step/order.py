@@ -18,8 +18,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from math import isqrt
-
-from pliant.core.step import seeds
+from operator import index
 
 Key = tuple[tuple[int, int], ...]
 """One pair of 64-bit numbers for every two rounds."""
@@ -31,7 +30,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 @lru_cache(maxsize=64)
 def key(seed: int, epoch: int) -> Key:
     """Return the key of one epoch's order."""
-    numbers = seeds.keys("order", seed, epoch)
+    numbers = keys("order", seed, epoch)
     return tuple(zip(numbers[0:6:2], numbers[1:6:2], strict=True))
 
 
@@ -86,3 +85,26 @@ def digest(samples: Sequence[int]) -> str:
     whole = OrderDigest()
     whole.add(samples)
     return whole.value()
+
+
+# --- seeds: one number for each place where random numbers are drawn
+
+
+def mix(*coordinates: int | str) -> int:
+    """Hash coordinates to a seed below 2**32: torch's CPU generator uses no higher bits.
+
+    Equal on every machine and in every release; pinned by a test.  Any integer type counts as the
+    integer it stands for.
+    """
+    return int.from_bytes(_digest(coordinates, 4), "little")
+
+
+def keys(*coordinates: int | str) -> tuple[int, ...]:
+    """Hash coordinates to eight independent 64-bit numbers."""
+    digest = _digest(coordinates, 64)
+    return tuple(int.from_bytes(digest[at : at + 8], "little") for at in range(0, 64, 8))
+
+
+def _digest(coordinates: tuple[int | str, ...], num_bytes: int) -> bytes:
+    plain = tuple(part if isinstance(part, str) else index(part) for part in coordinates)
+    return hashlib.blake2b(repr(plain).encode(), digest_size=num_bytes).digest()

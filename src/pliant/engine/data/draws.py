@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.core.step import order, seeds
+from pliant.core.step import order
 from pliant.engine import randomness
 
 MAX_DRAWS_PER_SAMPLE = 100
@@ -176,7 +176,7 @@ def _number_of(generator: Any) -> int:
     """
     if isinstance(generator, torch.Generator):
         return generator.initial_seed()
-    return seeds.mix(repr(_state_of(generator)))
+    return order.mix(repr(_state_of(generator)))
 
 
 def _state_of(generator: Any) -> Any:
@@ -218,7 +218,7 @@ def _seeded(generators: list[tuple[Any, int]], seed: int, epoch: int) -> Iterato
     states = [_state_of(one) for one, _ in generators]
     try:
         for one, number in generators:
-            _seed(one, seeds.mix("sampler", seed, epoch, number))
+            _seed(one, order.mix("sampler", seed, epoch, number))
         yield
     finally:
         for (one, _), state in zip(generators, states, strict=True):

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 import xxhash
 
+from pliant.core.agreement import minority
 from pliant.core.errors import StateCorruptError, UsageError
-from pliant.core.step.majority import minority
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.state import naming

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from pliant.core.counts import in_words
+from pliant.core.text import in_words
 from pliant.engine.fingerprint import MAX_LISTED, SHARED, WORDED, Look, Words, kind_of
 from pliant.engine.guard import environment_reads
 from pliant.engine.guard.kept_names import Names, functions_of, kept

@@ -41,8 +41,8 @@ from typing import Any
 
 import xxhash
 
-from pliant.core.counts import in_words
 from pliant.core.errors import ConfigError
+from pliant.core.text import in_words
 from pliant.engine import script_files
 from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_once, make_private_directory

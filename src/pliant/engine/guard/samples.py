@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pliant.core.step import seeds
+from pliant.core.step import order
 from pliant.engine import randomness
 from pliant.engine.fingerprint import Look, array_word, digest, tensor_word
 
@@ -99,7 +99,7 @@ class SampleReport:
 
 
 def _indices(size: int, seed: int) -> Iterable[int]:
-    others = (seeds.mix("sample", seed, number) % size for number in range(1, NUM_SAMPLES))
+    others = (order.mix("sample", seed, number) % size for number in range(1, NUM_SAMPLES))
     return dict.fromkeys((0, *others))
 
 

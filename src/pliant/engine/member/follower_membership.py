@@ -19,9 +19,8 @@ from typing import NoReturn, assert_never
 
 import torch
 
-from pliant.core.errors import UsageError
+from pliant.core.errors import EXIT_OK, UsageError
 from pliant.core.events import ExitKind
-from pliant.core.exits import EXIT_OK
 from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.membership.follower_answers import (
     Answer,

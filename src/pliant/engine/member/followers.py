@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from pliant.core.exits import EXIT_FAILED
+from pliant.core.errors import EXIT_FAILED
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Order

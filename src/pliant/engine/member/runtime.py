@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from pliant.core import commands, events
 from pliant.core.commands import Command
+from pliant.core.errors import EXIT_OK
 from pliant.core.events import Event, ExitKind, Spare
-from pliant.core.exits import EXIT_OK
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Member, Outcome
 from pliant.core.membership.resolve import Resolution

@@ -29,9 +29,15 @@ from typing import Any, NoReturn, Protocol
 
 from pliant.core.checked import CHECK_VARIABLE, CheckOrders
 from pliant.core.device_names import confinement
-from pliant.core.errors import ConfigError, Refusal, StateCorruptError
+from pliant.core.errors import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_USAGE,
+    ConfigError,
+    Refusal,
+    StateCorruptError,
+)
 from pliant.core.events import ExitKind
-from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
 from pliant.engine import script_files
 from pliant.engine.guard import environment_reads, files

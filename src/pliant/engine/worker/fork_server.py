@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, assert_never
 
+from pliant.core.errors import EXIT_FAILED
 from pliant.core.events import ExitKind
-from pliant.core.exits import EXIT_FAILED
 from pliant.engine.worker import bootstrap, shared_signals
 from pliant.machine.processes import adopt_orphans, die_with_parent
 from pliant.wire import launch

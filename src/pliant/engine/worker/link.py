@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable
 
 from pliant.core.commands import Command
+from pliant.core.errors import EXIT_AGENT_GONE
 from pliant.core.events import Event, Progressed
-from pliant.core.exits import EXIT_AGENT_GONE
 from pliant.core.heartbeats import HEARTBEAT_S
 from pliant.core.values import Generation, Incarnation, ReplicaId
 from pliant.wire.codec import COMMANDS, Message, Refusal, decode, encode

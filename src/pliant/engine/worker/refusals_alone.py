@@ -14,8 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
-from pliant.core.errors import ConfigError, UsageError
-from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
+from pliant.core.errors import EXIT_FAILED, EXIT_USAGE, ConfigError, UsageError
 from pliant.engine import script_files
 from pliant.engine.worker.bootstrap import WorkerContext, flush_files, worker_context
 

@@ -1,19 +1,29 @@
-"""What workers tell the core: where they stand, and what happened to their generation."""
+"""What happens to a job: what workers, agents, people and time tell the core.
+
+Frozen values only.  The class names are the types of the wire and of the event log.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
+from pliant.core.policy.fields import Policy
 from pliant.core.values import (
     NO_GENERATION,
     NO_INCARNATION,
     NO_LINEAGE,
+    AgentLife,
     Found,
     Generation,
     Incarnation,
+    Labels,
     Lineage,
+    NodeId,
     ReplicaId,
 )
+
+# --- from workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,3 +243,213 @@ WorkerEvent = (
     | Saved
     | Finished
 )
+
+
+# --- from agents
+
+
+OUT_OF_MEMORY = "SIGKILL, as the kernel was out of memory"
+"""Detail of an exit by a signal that nobody here has sent, while the kernel killed processes."""
+
+
+class ExitKind(StrEnum):
+    """How a worker's process ended."""
+
+    FINISHED = "finished"
+    """Exit 0 after Finished."""
+
+    LEFT = "left"
+    """Exit 0 of a leaver, or of one that was dismissed."""
+    USAGE = "usage"
+    """Exit 2: ConfigError or UsageError; the detail is its sentence."""
+
+    SCRIPT = "script"
+    """An exception of the script; the detail is the last line of its traceback."""
+
+    SIGNAL = "signal"
+    """Ended by a signal; the detail is its name."""
+    EARLY = "early"
+    """Exit 0 without having finished, for instance a script without a Session."""
+    UNKNOWN = "unknown"
+    """Its agent has never run it (R21): it was not started, or an agent before ran it."""
+    CORRUPT = "corrupt"
+    """Its state was not that of most replicas; the detail says what differs."""
+    TAKEN = "taken"
+    """Its device is in use, so that the script was not run; the detail says which, and by whom."""
+    SHORT = "short"
+    """Its machine was short of something, or its certificate cannot be used: no fault of a script;
+    the detail says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """An agent connected; its node can run this many replicas at a time."""
+
+    node: NodeId
+    devices: int
+
+    replicas: tuple[ReplicaId, ...] = ()
+    """Those that it runs already: their coordinator, or the connection to it, is a new one."""
+
+    life: AgentLife = AgentLife()  # noqa: RUF009 - frozen
+    labels: Labels = ()
+    """Where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """All workers that an agent runs or is about to start; said every few seconds, never late."""
+
+    node: NodeId
+    replicas: tuple[ReplicaId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailed:
+    """The agent of a node can start no worker any more; what it ran has ended, and it says so."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeaving:
+    """The agent of a node was told to end: what it runs has ``notice_s`` to leave."""
+
+    node: NodeId
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSilent:
+    """The agent of a node is connected, and has said nothing for ``silent_s``."""
+
+    node: NodeId
+    others: tuple[NodeId, ...] = ()
+    """Found silent at the same moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node is gone, and with it every process it ran."""
+
+    node: NodeId
+    others: tuple[NodeId, ...] = ()
+    """Gone at the same moment."""
+
+    has_left: bool = False
+    """Its agent was told to end, and has said that it leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """Every process of ``replica`` has ended and was reaped: what they ran on is free."""
+
+    replica: ReplicaId
+    kind: ExitKind
+    detail: str = ""
+    worker: int | None = None  # whose end it was, if it has several and nobody asked for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiedTogether:
+    """The processes of these were ended by signals at one moment; of each its Exited follows."""
+
+    replicas: tuple[ReplicaId, ...]
+
+
+AgentEvent = (
+    NodeJoined | Running | NodeSilent | NodeLeaving | NodeLost | NodeFailed | Exited | DiedTogether
+)
+
+
+# --- from people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """Someone wants the job to have this many replicas."""
+
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """Someone wants another policy from now on; one that is impossible is declined, whole."""
+
+    policy: Policy
+
+    said: str = ""
+    """What was set, for people: ``maxReplicas=6``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """Someone wants this replica to leave within ``notice_s``; the target falls by one."""
+
+    replica: ReplicaId
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRequested:
+    """Someone wants this replica to die: a fault, replaced under a new name."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Someone wants the job to stop: at the next step boundary, or at once and without saving."""
+
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """Someone wants the job to stop at the next step boundary, save, and go on another day."""
+
+    reason: str = ""
+    """Why, if the outside wants it and no person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The outside has capacity for ``replicas`` replicas in all, until it says otherwise."""
+
+    replicas: int
+
+    notice_s: float | None = None
+    """How long those may take that must leave for it.  None: the policy's graceful time-out."""
+    reason: str = ""
+    """For people: who took or gave it, and why."""
+    leave: tuple[ReplicaId, ...] = ()
+    """Whose devices are not among those it is offered: they leave, as if reclaimed with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """The outside takes these replicas back in ``notice_s``; it does not ask."""
+
+    replicas: tuple[ReplicaId, ...]
+    notice_s: float
+
+
+PeopleEvent = (
+    Scaled
+    | PolicySet
+    | DrainRequested
+    | KillRequested
+    | StopRequested
+    | SuspendRequested
+    | Offered
+    | Reclaimed
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Only time has passed."""
+
+
+Event = WorkerEvent | AgentEvent | PeopleEvent | Ticked

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.printable import in_one_line, line_left, printable, printable_values
+from pliant.core.text import (
+    in_one_line,
+    is_follower,
+    line_left,
+    order_of,
+    printable,
+    printable_values,
+    replica_of,
+    worker_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +55,21 @@ def test_every_text_in_a_value_becomes_printable() -> None:
     value = {"\x1b": ["\x07", ("\r", 1, None)], "at": 1.5}
 
     assert printable_values(value) == {r"\x1b": [r"\x07", [r"\r", 1, None]], "at": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("worker", "name", "follows"),
+    [(None, "r3", False), (0, "r3.0", False), (1, "r3.1", True), (12, "r3.12", True)],
+)
+def test_a_name_tells_the_replica_and_whether_the_worker_speaks_for_it(
+    worker: int | None, name: str, follows: bool
+) -> None:
+    assert worker_name("r3", worker) == name
+    assert replica_of(name) == "r3"
+    assert is_follower(name) is follows
+
+
+def test_names_are_sorted_by_their_numbers() -> None:
+    names = ["forkserver", "r10.0", "r2.10", "r2.9", "r2", "r1.0"]
+
+    assert sorted(names, key=order_of) == ["r1.0", "r2", "r2.9", "r2.10", "r10.0", "forkserver"]
