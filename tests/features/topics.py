@@ -45,7 +45,7 @@ TOPICS = (
         "Arguments of a session",
         "Change the argument that the sentence names. [What works](features.md) lists models, "
         "optimizers and schedulers.",
-        ("engine/settings", "engine/guard/numerics"),
+        ("engine/settings", "engine/device/"),
     ),
     Topic(
         "Datasets, loaders and samplers",

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import xxhash
 
+from pliant.engine.device import host
 from pliant.engine.local_tensors import local_of
 
 MAX_VALUES = 10_000
@@ -179,13 +180,13 @@ def spread(size: int) -> Sequence[int]:
 def tensor_word(value: torch.Tensor, most: int = MAX_PARTS) -> str:
     """Return a digest of about ``most`` numbers of a tensor, or only what it is like."""
     kind = f"tensor {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-    is_plain = value.layout is torch.strided and value.device.type == "cpu"
+    is_plain = host.is_here(value)
     if is_plain and value.numel() <= MAX_VALUES:
         value = value.contiguous()
     if not is_plain or value.is_quantized or not value.is_contiguous():
         return kind
     few = value.detach().reshape(-1)[:: max(1, value.numel() // most)].contiguous()
-    return digest(kind, [few.resolve_conj().resolve_neg().view(torch.uint8).numpy().tobytes()])
+    return digest(kind, [bytes(host.bytes_of(few.resolve_conj().resolve_neg()))])
 
 
 def array_word(value: np.ndarray[Any, Any]) -> str:
@@ -199,7 +200,7 @@ def array_word(value: np.ndarray[Any, Any]) -> str:
 def shared_word(value: Any) -> str:
     """Return in a word what processes share; empty of what they do not."""
     if isinstance(value, torch.Tensor):
-        is_here = value.layout is torch.strided and value.device.type == "cpu"
+        is_here = host.is_here(value)
         return SHARED + tensor_word(value) if is_here and value.is_shared() else ""  # type: ignore[no-untyped-call]
     if isinstance(value, SynchronizedBase):
         value = value.get_obj()
@@ -260,4 +261,4 @@ def memory_of(tensor: torch.Tensor) -> int:
     """Return where a tensor lies; 0: nothing of it does here, or not in one piece."""
     here = local_of(tensor)
     is_here = here.layout is torch.strided and here.numel() > 0
-    return here.untyped_storage().data_ptr() if is_here else 0
+    return host.storage_of(here) if is_here else 0

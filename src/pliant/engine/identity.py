@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from pliant.core.values import DATASET_SAMPLES, KERNELS, NUMERICS, SAMPLE, SCRIPT_MODULE
+from pliant.core.values import DATASET_SAMPLES, SAMPLE, SCRIPT_MODULE
 from pliant.engine.data.loading import Schedule
-from pliant.engine.guard.numerics import word_of_numerics
+from pliant.engine.device import here
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.script_files import own_modules
 from pliant.engine.settings import SessionSettings
@@ -63,9 +63,7 @@ def describe(
         ("tree", TREE),
         ("threads", str(settings.threads)),
         ("torch", torch.__version__),
-        ("device_type", "cpu"),
-        (KERNELS, torch.backends.cpu.get_cpu_capability()),  # another set rounds differently
-        (NUMERICS, word_of_numerics(settings.threads)),
+        *here.device.identity(settings.threads),
         ("max_grad_norm", repr(settings.max_grad_norm)),
         ("on_nonfinite", settings.on_nonfinite),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),

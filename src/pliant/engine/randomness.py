@@ -24,6 +24,7 @@ import torch
 
 from pliant.core.errors import ConfigError
 from pliant.core.step import order
+from pliant.engine.device import here
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 
 Place = Literal["item", "collate", "slot", "head", "tail", "evaluate", "draws"]
@@ -54,11 +55,11 @@ def chosen_seed() -> int:
 @contextmanager
 def preserved() -> Iterator[None]:
     """Leave the three generators as they were before the block."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    states = here.device.generators(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        torch.set_rng_state(states[0])
+        here.device.restore_generators(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
 
@@ -66,7 +67,6 @@ def preserved() -> Iterator[None]:
 def seed_place(place: Place, *coordinates: int) -> None:
     """Seed the three generators for what is drawn at these coordinates of a place."""
     number = order.mix(place, *coordinates)
-    # The default generator directly: torch.manual_seed is 70 times slower.
-    torch.default_generator.manual_seed(number)
+    here.device.seed(number)
     np.random.seed(number)
     random.seed(number)

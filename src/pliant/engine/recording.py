@@ -29,10 +29,10 @@ import xxhash
 
 from pliant.core.checked import CheckOrders
 from pliant.core.membership.member import ready_number
+from pliant.engine.device import here
 from pliant.engine.guard.comparison import StateComparison
 from pliant.engine.guard.script_variables import ScriptVariables
 from pliant.engine.member.membership_port import WorkerMembership
-from pliant.engine.state.naming import digest_of
 from pliant.engine.worker.bootstrap import WorkerContext, check_orders
 from pliant.engine.worker.reporter import Printer
 from pliant.testing import faults
@@ -186,7 +186,7 @@ class _Overheard:
 def _feed(hashed: Any, value: Any) -> list[object]:
     """Take a micro-batch into a digest, but for what it is not known of; return its parts."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        hashed.update(f"{value.dtype}{tuple(value.shape)}{digest_of(value)}".encode())
+        hashed.update(f"{value.dtype}{tuple(value.shape)}{here.device.word(value)}".encode())
     elif isinstance(value, Mapping):
         return [part for pair in value.items() for part in _feed(hashed, pair)]
     elif isinstance(value, list | tuple):

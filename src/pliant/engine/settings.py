@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import batching
+from pliant.engine.device import here
 from pliant.engine.local_tensors import reshard, sharding_modules
 from pliant.engine.state.buffers import observes
 from pliant.engine.state.durable import Durability
@@ -127,11 +128,7 @@ def _check_model(model: object) -> torch.nn.Module:
                 f"{name!r} is an uninitialised lazy parameter; run one batch through the model "
                 "before the session is made"
             )
-        if tensor.device.type != "cpu":
-            raise ConfigError(
-                f"{name!r} is on {tensor.device}: pliant trains on CPU for now; CUDA is a "
-                "later capability"
-            )
+        here.device.check(name, tensor)
     if not any(True for _ in model.parameters()):
         raise ConfigError("the model has no parameters")
     return model

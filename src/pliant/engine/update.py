@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import UsageError
 from pliant.engine.data.slots import Extras
+from pliant.engine.device import here
 from pliant.engine.gradient import Gradient, is_finite, scaled
 from pliant.engine.local_tensors import (
     all_agree,
@@ -101,7 +102,7 @@ class Update:
         self._grad_norm: float | None = None
         self._looks_left = LOOKED_AT
         if self.scaler is not None:  # made at first use, and slots of weight 0 use none
-            self.scaler.scale(torch.zeros(()))
+            self.scaler.scale(here.device.scalar())
 
     @property
     def grad_norm(self) -> float:
@@ -131,7 +132,7 @@ class Update:
         """
         is_finite(extras.values)
         factor = self.micro_batch_size / extras.weight if extras.weight else 1.0
-        with torch.autocast("cpu", enabled=False):
+        with here.device.without_autocast():
             if not self._is_scaled_by_clipping:
                 factor = scaled(buckets, factor)
             parts = self._parts(buckets, extras)
@@ -180,7 +181,7 @@ class Update:
         self._gradients = [part for _, part in gradient.parts]
         # What is skipped is never scaled where it is clipped.
         self._grad_norm = None if gradient.norm is None else float(gradient.norm)
-        with torch.autocast("cpu", enabled=False):
+        with here.device.without_autocast():
             has_work = bool(gradient.parts) or (self.stages.is_several and gradient.extras.weight)
             if has_work and not is_skipped and self._step(gradient, is_first=is_first):
                 self._step_schedulers(gradient.extras.loss)
@@ -235,7 +236,7 @@ class Update:
         hasher = xxhash.xxh3_128(struct.pack("<dd", gradient.extras.loss, gradient.extras.weight))
         if self._buckets:
             bucket = gradient.buckets[step % len(self._buckets)]
-            hasher.update(bucket.view(torch.uint8).numpy().data)
+            here.device.feed(hasher, bucket)
         return hasher.hexdigest()
 
     def settings(self) -> dict[str, Any]:

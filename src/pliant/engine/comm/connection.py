@@ -33,6 +33,7 @@ from itertools import islice
 import torch
 
 from pliant.engine.comm.communicator import Transfer
+from pliant.engine.device import host
 
 LOW_WATER_BYTES = 1024 * 1024
 """So many bytes are waited for, where so many are to come: each waking costs as much as moving some
@@ -136,7 +137,7 @@ class Connection:
 
     def send(self, tensor: torch.Tensor, transfer: Transfer) -> None:
         """Queue a piece; nothing travels for one without elements."""
-        view = _bytes_of(tensor)
+        view = host.bytes_of(tensor)
         self._num_sent += 1
         if not view:
             return
@@ -150,7 +151,7 @@ class Connection:
 
     def await_piece(self, tensor: torch.Tensor, transfer: Transfer) -> None:
         """Name where the next piece that nobody awaits yet is to go."""
-        view = _bytes_of(tensor)
+        view = host.bytes_of(tensor)
         self._num_awaited += 1
         if not view:
             return
@@ -371,9 +372,3 @@ class Connection:
     def _gone(self, error: OSError | None) -> PeerGone:
         why = "closed" if error is None else (error.strerror or str(error)).lower()
         return PeerGone(f"the connection to rank {self.rank} has ended: {why}")
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """View a tensor's memory."""
-    flat = tensor.detach().view(-1).view(torch.uint8)
-    return memoryview(flat.numpy())  # type: ignore[arg-type]  # it has the buffer protocol

@@ -32,8 +32,8 @@ from pathlib import Path
 
 import torch
 
-from pliant.engine.comm import memory as pages
 from pliant.engine.comm.communicator import OperationFailed, SharedMemory, WindowSize
+from pliant.engine.device import host, memory
 
 HEADER_BYTES = 4096
 """Token and mark; a page, so that what follows is aligned for everything."""
@@ -79,11 +79,11 @@ class Window:
         self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
         os.ftruncate(self._descriptor, nbytes)
-        whole = pages.of_file(self._descriptor, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        whole = memory.of_file(self._descriptor, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
         token = secrets.token_bytes(_TOKEN_BYTES)
-        whole[:_TOKEN_BYTES] = torch.frombuffer(bytearray(token), dtype=torch.uint8)
+        whole[:_TOKEN_BYTES] = host.tensor_of(bytearray(token))
         self.memory = whole[HEADER_BYTES:]
         """Flat bytes."""
         used = self.memory[size.reserved : size.nbytes - size.spare]
@@ -140,12 +140,12 @@ class WindowView:
         try:
             if os.fstat(descriptor).st_size != size:
                 raise WindowError(f"{path} is another window")
-            whole = pages.of_file(descriptor, size, mmap.PROT_READ)
+            whole = memory.of_file(descriptor, size, mmap.PROT_READ)
         except OSError as error:
             raise WindowError(f"{path} cannot be mapped: {error.strerror}") from None
         finally:
             os.close(descriptor)
-        if whole[:_TOKEN_BYTES].numpy().tobytes().hex() != address.token:
+        if bytes(host.bytes_of(whole[:_TOKEN_BYTES])).hex() != address.token:
             raise WindowError(f"{path} is another window")
         self.memory = whole[HEADER_BYTES:]
         """Flat bytes."""
@@ -262,9 +262,9 @@ def neighbourhoods(reach: Sequence[Collection[int]]) -> tuple[tuple[int, ...], .
     """
     hosts: list[list[int]] = []
     for rank, reached in enumerate(reach):
-        for host in hosts:
-            if all(other in reached and rank in reach[other] for other in host):
-                host.append(rank)
+        for members in hosts:
+            if all(other in reached and rank in reach[other] for other in members):
+                members.append(rank)
                 break
         else:
             hosts.append([rank])

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pliant.engine.device import host
+
 
 def pack(batch: Any) -> bytes:
     """Return a batch as bytes, for its way from a loader process to its worker.
@@ -37,7 +39,7 @@ class _Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
             return NotImplemented
-        if value.requires_grad or value.device.type != "cpu" or value.is_quantized:
+        if value.requires_grad or not host.is_here(value) or value.is_quantized:
             return NotImplemented
         if value.is_conj() or value.is_neg():
             value = value.resolve_conj().resolve_neg()

@@ -29,6 +29,7 @@ import xxhash
 
 from pliant.core.agreement import minority
 from pliant.core.errors import StateCorruptError, UsageError
+from pliant.engine.device import here
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.state import naming
@@ -126,7 +127,7 @@ class StateComparison:
         sharded: list[tuple[TensorPath, torch.Tensor, int]] = []
         for path, tensor in self._state.tensors():
             if path[0] == "buffers" and tensor.numel() <= LARGE_NUMEL:
-                self._part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
+                self._part[path] = (0, tensor.nbytes, here.device.word(tensor))
             else:
                 turned = sharded if self._sharded and self._is_sharded(path) else whole
                 turned.append((path, tensor, tensor.nbytes))
@@ -142,7 +143,7 @@ class StateComparison:
                 return
             if start < size and size:
                 first, last = max(0, start), min(size, start + PART_BYTES)
-                self._part[path] = (first, last, naming.digest_of(tensor, first, last))
+                self._part[path] = (first, last, here.device.word(tensor, first, last))
                 if path[0] == "parameters":
                     self._weights.append((path[1], tensor))
             start -= size
@@ -173,7 +174,7 @@ class StateComparison:
         if self._step == self._first_step:
             for path, tensor in self._state.tensors():
                 if path[0] != "buffers" and not self._is_sharded(path):
-                    part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
+                    part[path] = (0, tensor.nbytes, here.device.word(tensor))
         if self._sharded and not self._is_kept:  # the script's objects may have a worker's parts
             objects = UNKNOWN
         return arguments, settings, modes, flags, _digest(part), objects
@@ -204,7 +205,7 @@ class StateComparison:
     def whole(self) -> Named:
         """Name everything, between two steps."""
         state = self._state
-        tensors = dict(naming.told(path, naming.digest_of(t)) for path, t in state.tensors())
+        tensors = dict(naming.told(path, here.device.word(t)) for path, t in state.tensors())
         settings, flags = naming.named(self._settings()), naming.named(state.flags())
         first = naming.named(self._arguments) | settings
         return first | flags | tensors | naming.named(state.objects())
@@ -217,7 +218,7 @@ class StateComparison:
         """See what neither a version nor an address tells: ``weight.data.mul_(2)``."""
         for name, tensor in self._weights:
             first, last, digest = self._part["parameters", name]
-            if digest != naming.digest_of(tensor, first, last):
+            if digest != here.device.word(tensor, first, last):
                 raise UsageError(
                     f"the values of {name!r} changed inside the loop over a step; change them "
                     "before that loop, or after it"

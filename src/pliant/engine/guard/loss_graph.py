@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.engine.device import host
 from pliant.engine.fingerprint import tensor_word, tensors_in
 from pliant.engine.local_tensors import is_sharded
 
@@ -98,7 +99,10 @@ class LossGraph:
     def _travels(self, leaf: torch.Tensor) -> bool:
         kept = [part for each in self._extra for part in tensors_in(each.state_dict())]
         word = tensor_word(leaf)
-        return any(part.data_ptr() == leaf.data_ptr() or tensor_word(part) == word for part in kept)
+        return any(
+            host.address_of(part) == host.address_of(leaf) or tensor_word(part) == word
+            for part in kept
+        )
 
 
 def _nodes(root: Any) -> Iterator[Any]:

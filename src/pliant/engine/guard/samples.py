@@ -22,6 +22,7 @@ import torch
 
 from pliant.core.step import order
 from pliant.engine import randomness
+from pliant.engine.device import host
 from pliant.engine.fingerprint import Look, array_word, digest, tensor_word
 
 NUM_SAMPLES = 4
@@ -131,7 +132,7 @@ class _SampleLook(Look):
             is_path = value.startswith("/") or "://" in value
             return "text" if is_path else digest("text", [value])
         if isinstance(value, torch.Tensor):
-            is_plain = value.layout is torch.strided and value.device.type == "cpu"
+            is_plain = host.is_here(value)
             if not is_plain or value.is_quantized:
                 raise TypeError
             return tensor_word(value.contiguous(), most=max(1, value.numel()))

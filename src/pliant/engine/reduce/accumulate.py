@@ -29,7 +29,7 @@ from itertools import chain
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.comm.memory import lasting
+from pliant.engine.device import here
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.reduce import gradient_tree
 from pliant.engine.reduce.buckets import Layout
@@ -281,7 +281,7 @@ class GradientSums:
                 flats[:] = lent[bucket.index]
             del flats[num_partials:]
             while len(flats) < num_partials:
-                flats.append(lasting(bucket.numel, bucket.dtype))
+                flats.append(here.device.lasting(bucket.numel, bucket.dtype))
         self._lent = lent
         for column in self._columns:
             flats = self._flats[column.bucket]

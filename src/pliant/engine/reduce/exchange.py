@@ -37,7 +37,8 @@ import torch
 
 from pliant.engine.comm.communicator import Communicator
 from pliant.engine.comm.group import Group, Ticket
-from pliant.engine.comm.memory import Scratch, lasting
+from pliant.engine.device import here
+from pliant.engine.device.memory import Scratch
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.hostwise import Hostwise
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
@@ -119,7 +120,7 @@ class Reduction:
         buffers = self._sets[self._turn]
         reduced = buffers[bucket_index]
         if reduced is None:
-            reduced = buffers[bucket_index] = lasting(bucket.numel, bucket.dtype)
+            reduced = buffers[bucket_index] = here.device.lasting(bucket.numel, bucket.dtype)
         self._tickets[bucket_index] = self.group.submit(self._job(bucket_index, partials, reduced))
 
     def finish(self) -> list[torch.Tensor]:

@@ -28,7 +28,7 @@ from itertools import accumulate
 import torch
 
 from pliant.engine.comm.communicator import Communicator, SharedMemory, Transfer
-from pliant.engine.comm.memory import Scratch
+from pliant.engine.device.memory import Scratch
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import (
     BlockwiseFold,

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pliant.engine.comm.communicator import Communicator, SharedMemory, WindowSize
+from pliant.engine.device import host
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 
@@ -229,7 +230,7 @@ def put_in_place(
 ) -> None:
     """Copy what was added up elsewhere to where the others read it."""
     for place, partial in zip(places, partials, strict=True):
-        if place.data_ptr() != partial.data_ptr():
+        if host.address_of(place) != host.address_of(partial):
             with windows.writing():
                 place.copy_(partial)
 

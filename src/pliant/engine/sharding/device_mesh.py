@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import FileStore, HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pliant.core.errors import ConfigError
+from pliant.engine.device import here
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.member.rendezvous_store import MeetingStore, RemoteStore, StoreServer
 from pliant.engine.sharding import whole_draws
@@ -78,7 +79,7 @@ def mesh(**sizes: int) -> DeviceMesh:
             )
         return _made
     _connect(context)
-    made = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=names)
+    made = init_device_mesh(here.device.type, tuple(shape.values()), mesh_dim_names=names)
     for group in made.get_all_groups():
         group.set_timeout(PATIENCE)
     if made.size() > 1:

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.device import host
 from pliant.engine.local_tensors import local_of, sharding_modules
 from pliant.engine.sharding.device_mesh import is_over_shards
 from pliant.engine.sharding.fsdp_settings import groups_of
@@ -143,7 +144,7 @@ def refuse_others(model: torch.nn.Module, sharded: Iterable[str]) -> None:
 
 def _is_in(part: torch.Tensor, memory: torch.Tensor) -> bool:
     """Whether a tensor is a part of another one's memory."""
-    return part.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+    return host.storage_of(part) == host.storage_of(memory)
 
 
 def _why_not(gradient: torch.Tensor, rows: torch.Tensor | None) -> str:

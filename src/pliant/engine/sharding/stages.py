@@ -22,6 +22,7 @@ import xxhash
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pliant.core.errors import UsageError
+from pliant.engine.device import host
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the tensors that a schedule is given for its first stage."""
@@ -97,8 +98,8 @@ class Stages:
         """Return one digest for those of all stages."""
         if not self.is_several:
             return digest
-        rows = self._gathered(torch.frombuffer(bytearray.fromhex(digest), dtype=torch.uint8))
-        return xxhash.xxh3_128_hexdigest(rows.numpy().tobytes())
+        rows = self._gathered(host.tensor_of(bytearray.fromhex(digest)))
+        return xxhash.xxh3_128_hexdigest(bytes(host.bytes_of(rows)))
 
     def any_has(self, flag: bool) -> bool:
         """Return whether it is true on any stage."""
@@ -106,13 +107,13 @@ class Stages:
 
     def gather_texts(self, text: str) -> list[str]:
         """Return what each stage says."""
-        said = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        said = host.tensor_of(bytearray(text.encode()))
         sizes = self._gathered(torch.tensor(said.numel())).tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: said.numel()] = said
         rows = self._gathered(padded)
         return [
-            row[:size].numpy().tobytes().decode()
+            bytes(host.bytes_of(row[:size])).decode()
             for row, size in zip(rows.unbind(0), sizes, strict=True)
         ]
 

@@ -18,13 +18,13 @@ Buffers are read again by name after each slot, since ``self.ema = ...`` rebinds
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.device import here
 
 RULES = frozenset({"mean", "agree", "sum", "max", "local"})
 
@@ -196,12 +196,12 @@ class _AgreeBuffer(_Buffer):
     def write(self, out: torch.Tensor, slot: int) -> None:
         del slot
         change = _change(self.start, self.now())
-        out[0] = _hash(change)
+        out[0] = here.device.change_word(change)
         out[1:] = change
 
     def commit(self, total: torch.Tensor, num_computed: int) -> None:
         change = total[1:] / num_computed
-        if float(total[0]) != _hash(change) * num_computed:
+        if float(total[0]) != here.device.change_word(change) * num_computed:
             raise UsageError(
                 f"the micro-batches of one step changed buffer {self.name!r} in different ways; "
                 f'say what to do with it: buffers={{"{self.name}": "sum"}}, "max" or "local"'
@@ -326,8 +326,3 @@ def _change(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     if start.dtype is torch.bool:
         return start.logical_xor(end).double().reshape(-1)
     return (end - start).double().reshape(-1)
-
-
-def _hash(change: torch.Tensor) -> float:
-    """Return 32 bits of the change; the sum of equal ones over all slots is exact in float64."""
-    return float(zlib.crc32((change + 0.0).numpy().tobytes()))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError
+from pliant.engine.device import host
 from pliant.engine.local_tensors import cut_like
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.training_state import State
@@ -38,7 +39,7 @@ def take_initial_weights(path: Path, state: State, stages: Stages) -> None:
     known = {name for one in everybodys for name in json.loads(one)}
     try:
         kept = torch.load(
-            path, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(path)
+            path, weights_only=True, map_location=host.LOCATION, mmap=zipfile.is_zipfile(path)
         )
         if "pliant_initial" in kept:  # written by pliant.checkpoint.starting_weights
             weights = _cut(state.model, kept["model"], known)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import xxhash
 
+from pliant.engine.device import here
 from pliant.engine.state.tagged_codec import CodecError, encode
 
 Named = dict[str, str]
@@ -59,12 +60,6 @@ def summary(names: Mapping[str, str]) -> str:
 def told(path: tuple[Any, ...], digest: int) -> tuple[str, str]:
     """Return the name and the text of a tensor whose bytes have this digest."""
     return _name(path), f"digest {digest:016x}"
-
-
-def digest_of(tensor: torch.Tensor, start: int = 0, stop: int | None = None) -> int:
-    """Return 64 bits of some of a tensor's bytes, in logical order."""
-    flat = tensor.detach().contiguous().reshape(-1).resolve_conj().resolve_neg()
-    return xxhash.xxh3_64_intdigest(cast("Any", flat.view(torch.uint8)[start:stop].numpy()))
 
 
 def pack(names: Mapping[str, str]) -> bytes:
@@ -131,7 +126,7 @@ def _last(path: Sequence[Any]) -> str:
 
 def _text(value: Any) -> str:
     if torch.is_tensor(value):
-        return f"{value.dtype} {tuple(value.shape)} digest {digest_of(value):016x}"
+        return f"{value.dtype} {tuple(value.shape)} digest {here.device.word(value):016x}"
     try:
         document, tensors = encode(value, shared=False)
     except CodecError:  # it cannot travel anyway, and is refused where it would
@@ -139,5 +134,5 @@ def _text(value: Any) -> str:
     text = "" if tensors else repr(value)
     if 0 < len(text) <= MAX_CHARACTERS:
         return text
-    digests = [xxhash.xxh3_64_intdigest(document), *map(digest_of, tensors)]
+    digests = [xxhash.xxh3_64_intdigest(document), *map(here.device.word, tensors)]
     return f"digest {xxhash.xxh3_64_intdigest(repr(digests).encode()):016x}"

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.device import here
 from pliant.engine.fingerprint import memory_of, walk
 from pliant.engine.local_tensors import is_sharded, local_of, sharded_like
-from pliant.engine.state import naming
 from pliant.engine.state.tagged_codec import CodecError, encode
 
 Optimizer = torch.optim.Optimizer
@@ -286,7 +286,7 @@ def _print(value: Any) -> tuple[Any, ...] | None:
         document, tensors = encode(value)
     except CodecError:
         return None
-    return document, *((tensor.dtype, tensor.shape, naming.digest_of(tensor)) for tensor in tensors)
+    return document, *((tensor.dtype, tensor.shape, here.device.word(tensor)) for tensor in tensors)
 
 
 def _placed(value: Any, parameter: torch.Tensor) -> Any:

@@ -19,6 +19,7 @@ import torch
 import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.device import here, host
 from pliant.engine.local_tensors import (
     is_sharded,
     local_of,
@@ -130,7 +131,7 @@ class State:
         view = self._views.get(name)
         if (
             view is None
-            or view.data_ptr() != tensor.data_ptr()
+            or host.address_of(view) != host.address_of(tensor)
             or view.dtype != tensor.dtype
             or view.shape != tensor.shape
             or view.stride() != tensor.stride()
@@ -249,16 +250,16 @@ class State:
             ConfigError: the sender's model has got a parameter or buffer that this one lacks.
         """
         own: dict[int, torch.Tensor] = {}
-        here = self.capture()
+        captured = self.capture()
         for part in ("parameters", "buffers"):
             for name, found in document[part].items():
-                if name not in here[part]:
+                if name not in captured[part]:
                     raise ConfigError(
                         f"the replicas that train have among their {part} {name!r}, which was made "
                         "after the session; make it before, so that joiners have it too"
                     )
                 if isinstance(found, TensorRef):
-                    own[found.index] = here[part][name]
+                    own[found.index] = captured[part][name]
         return [own[n] if n in own else spec.empty() for n, spec in enumerate(specs)]
 
     @torch.no_grad()
@@ -268,11 +269,11 @@ class State:
         Raises:
             ConfigError: the optimizers here do not have the parameter groups of the sender's.
         """
-        here = self.capture()
+        own = self.capture()
         for part in ("parameters", "buffers"):
             for name, tensor in state[part].items():
-                if tensor.data_ptr() != here[part][name].data_ptr():
-                    here[part][name].copy_(tensor)
+                if host.address_of(tensor) != host.address_of(own[part][name]):
+                    own[part][name].copy_(tensor)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(state["requires_grad"][name])
         for name, module in self.model.named_modules():
@@ -280,8 +281,8 @@ class State:
         for name, module in self._with_extra():
             module.set_extra_state(state["modules"][name])
         parameters = self._parameters
-        for own, received in zip(self.optimizer_states, state["optimizers"], strict=True):
-            own.apply(received, parameters)
+        for optimizer, received in zip(self.optimizer_states, state["optimizers"], strict=True):
+            optimizer.apply(received, parameters)
         for scheduler, received in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(received)
         if self.scaler is not None:
@@ -305,8 +306,7 @@ class State:
         for local in tensors:
             tensor = whole_of(whole.get(id(local), local))
             hasher.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            hasher.update(flat.numpy().data)
+            here.device.feed(hasher, tensor)
         return hasher.hexdigest()
 
     def sharded_parameters(self) -> list[tuple[str, torch.Tensor]]:
@@ -383,7 +383,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return what two tensors have in common that are the same memory, seen in the same way."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return (id(tensor),)
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+    return host.address_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _in_order(value: Any) -> Any:

@@ -24,7 +24,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import xxhash
@@ -32,6 +32,7 @@ import xxhash
 from pliant.core.errors import PliantError
 from pliant.engine.comm.communicator import Communicator, Transfer
 from pliant.engine.comm.group import Group, Ticket
+from pliant.engine.device import here, host
 from pliant.engine.state import naming, tagged_codec
 from pliant.engine.state.stream import StreamChunk, TensorSpec, cut_stream
 
@@ -152,7 +153,7 @@ class _Parties:
         stamp = (self.stamp.generation, self.stamp.step, self.stamp.lineage)
         # Each sends a part of the state only: one that differs would make a mixture.
         mixed = tensors if len(self.survivors) > 1 else ()
-        digests = repr([naming.digest_of(tensor) for tensor in mixed]).encode()
+        digests = repr([here.device.word(tensor) for tensor in mixed]).encode()
         content = xxhash.xxh3_64_intdigest(digests) >> 1
         rows = comm.rows(torch.tensor([*stamp, len(raw), digest, content])).tolist()
         first = rows[self.survivors[0]]
@@ -178,7 +179,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _digest(data: torch.Tensor, seed: int) -> int:
-    return xxhash.xxh3_64_intdigest(cast("Any", data.numpy()), seed=seed) >> 1
+    return xxhash.xxh3_64_intdigest(host.bytes_of(data), seed=seed) >> 1
 
 
 def _seed(stamp: Stamp, manifest: int, chunk: int) -> int:
@@ -197,7 +198,7 @@ def _send(
     _, digest = parties.agree(comm, raw, tensors, value)
     if not parties.joiners:
         return
-    writable = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+    writable = host.tensor_of(bytearray(raw))
     comm.broadcast(writable, parties.survivors[0])
     sources = [_source(s, t) for s, t in zip(manifest.specs, tensors, strict=True)]
     # Point to point, not collective: data streams, and several joiners need no copies.
@@ -236,12 +237,12 @@ def _receive(
     length, digest = parties.agree(comm, b"")
     raw = torch.empty(length, dtype=torch.uint8)
     comm.broadcast(raw, parties.survivors[0])
-    manifest = _Manifest.from_bytes(raw.numpy().tobytes())
+    manifest = _Manifest.from_bytes(bytes(host.bytes_of(raw)))
     tensors = list(allocate(tagged_codec.decode(manifest.document), manifest.specs))
     targets = _targets(manifest.specs, tensors)
     _fill(comm, parties, manifest, digest, [_as_bytes(target) for target in targets])
     for target, tensor in zip(targets, tensors, strict=True):
-        if target.data_ptr() != tensor.data_ptr():
+        if host.address_of(target) != host.address_of(tensor):
             tensor.detach().copy_(target)
     return tagged_codec.decode(manifest.document, tensors)
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.engine.device import host
 from pliant.engine.local_tensors import is_sharded, reshard, sharding_modules, whole_of
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.tagged_codec import DTYPES, WORDS, decode, encode
@@ -169,7 +170,7 @@ class _Paper:
             self._error = error
             return whole.new_empty(0)
         like = torch.empty_like(whole, device="meta")  # strides without gaps
-        copy = torch.frombuffer(memory, dtype=whole.dtype).as_strided(like.shape, like.stride())
+        copy = host.tensor_of(memory, whole.dtype).as_strided(like.shape, like.stride())
         return copy.copy_(whole)
 
 

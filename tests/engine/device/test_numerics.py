@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pliant.core.errors import ConfigError
-from pliant.engine.guard import numerics
-from pliant.engine.guard.numerics import word_of_numerics
+from pliant.engine.device import numerics
+from pliant.engine.device.numerics import word_of_numerics
 
-SAID = "from pliant.engine.guard.numerics import word_of_numerics; print(word_of_numerics(1))"
+SAID = "from pliant.engine.device.numerics import word_of_numerics; print(word_of_numerics(1))"
 
 
 def said_with(**variables: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pliant.engine.comm.memory import LARGE_BYTES, lasting
+from pliant.engine.device.memory import LARGE_BYTES, lasting
 
 needs_large_pages = pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="no large pages here"

@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from pliant.core.errors import ConfigError
+from pliant.engine.device import host
 
 _HALF = torch.bfloat16
 
@@ -38,7 +39,7 @@ def word_of_numerics(threads: int) -> str:
     Raises:
         ConfigError: the same computation gives other results from one time to the next.
     """
-    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+    with torch.enable_grad(), torch.autocast(host.LOCATION, enabled=False):
         words = {_digest() for _ in range(1 if threads == 1 else TIMES)}
     if len(words) > 1:
         raise ConfigError(
@@ -79,6 +80,8 @@ def _numbers(*shape: int) -> torch.Tensor:
     """
     size = torch.Size(shape).numel()
     whole = (np.arange(size, dtype=np.int64) * 7919 + 104_729) % 2003 - 1001
-    numbers = torch.empty(size, dtype=torch.float32, device="cpu")  # aligned as torch's own are
+    numbers = torch.empty(
+        size, dtype=torch.float32, device=host.LOCATION
+    )  # aligned as torch's own are
     np.divide(whole.astype(np.float32), np.float32(500), out=numbers.numpy())
     return numbers.reshape(shape)
