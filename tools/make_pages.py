@@ -15,7 +15,7 @@ from tests.features.feature import Feature
 from tools import reference_pages
 from tools.reference_pages import table_of
 
-from pliant.core.job.transitions import REPLICAS, STAGES
+from pliant.core.job.transitions import JOB_PHASES, REPLICAS
 from pliant.core.membership.transitions import MEMBERS, PHASES
 from pliant.core.transitions import Machine
 
@@ -63,7 +63,7 @@ in [the protocol](../explanation/protocol.md).
 """
 
 MACHINES: tuple[tuple[Machine[Any], str], ...] = (
-    (STAGES, "One run from its first process to its exit code: `core/job/`."),
+    (JOB_PHASES, "One run from its first process to its exit code: `core/job/`."),
     (REPLICAS, "One replica as its job keeps it; the gone are forgotten: `core/job/`."),
     (
         PHASES,

@@ -22,6 +22,7 @@ from pliant.core.job.state import (
     Checkpoints,
     Ending,
     History,
+    Job,
     Nodes,
     Offer,
     Registration,
@@ -54,6 +55,9 @@ _PARTS: dict[type, dict[str, str]] = {
 }
 """Parts of a value, written among its own fields: a log has no name for a part.  What a log calls
 a field otherwise."""
+
+_KEYS: dict[type, dict[str, str]] = {Job: {"phase": "stage"}, **_PARTS}
+"""Fields that a log has by another key than their name."""
 
 
 def written(kind: Any, value: Any) -> Any:
@@ -213,7 +217,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
 
 def _forms(kind: Any) -> dict[str, tuple[str | None, _Form]]:
     """Return by which key each field of a class is written, and how; None: among the others."""
-    hints, other = get_type_hints(kind), _PARTS.get(kind, {})
+    hints, other = get_type_hints(kind), _KEYS.get(kind, {})
     return {
         one.name: (
             None if hints[one.name] in _PARTS else other.get(one.name, one.name),

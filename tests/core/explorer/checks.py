@@ -11,7 +11,7 @@ from tests.core.explorer.world import Violation, World, find, is_mute, running_o
 
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
-from pliant.core.job.state import Job, Stage, is_durable
+from pliant.core.job.state import Job, JobPhase, is_durable
 from pliant.core.membership import state as group
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
@@ -159,7 +159,7 @@ def check_expected(
         return
     job: Job = universe.states[world.coordinator]
     is_over = count_committed(universe, world) >= universe.steps or process.stop_seen
-    is_over |= universe.may_stop and job.stage is Stage.FINISHING
+    is_over |= universe.may_stop and job.phase is JobPhase.FINISHING
     if name not in world.expected | world.given_up and not is_over:
         raise Violation(f"the healthy replica {name} is {verb}")
 

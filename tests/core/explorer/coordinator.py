@@ -67,7 +67,7 @@ from pliant.core.events import (
     Running,
     Ticked,
 )
-from pliant.core.job.state import Job, ReplicaState, Stage
+from pliant.core.job.state import Job, JobPhase, ReplicaState
 from pliant.core.membership.member import Member
 from pliant.core.values import NO_GENERATION, Incarnation, NodeId, Register, ReplicaId
 
@@ -442,7 +442,9 @@ def nap(universe: Universe, world: World) -> World:
         now=world.now + NAP_S,
         expected=world.expected | coming | job.checkpoints.looking | set(job.checkpoints.outdated),
     )
-    if job.stage is Stage.RECOVERING:  # so late it need not wait for who tells how they have ended
+    if (
+        job.phase is JobPhase.RECOVERING
+    ):  # so late it need not wait for who tells how they have ended
         world = world._replace(passed_by=world.passed_by | {name for name, _ in world.finished})
     for number, node in enumerate(world.nodes):
         world = with_node(world, number, away_since=node.away_since + NAP_S)

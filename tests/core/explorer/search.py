@@ -18,7 +18,7 @@ from tests.core.explorer.universe import Universe
 from tests.core.explorer.world import NO_FAULTS, Violation, World, is_mute
 
 from pliant.core.commands import Prepare, Reform, Switch
-from pliant.core.job.state import Job, Stage
+from pliant.core.job.state import Job, JobPhase
 from pliant.core.membership import state as group
 
 IN_PLACE = ("computing", "held", "spare")
@@ -128,7 +128,7 @@ def is_over(universe: Universe, world: World) -> bool:
     if world.ended is not None:
         return True
     job: Job = universe.states[world.coordinator]
-    if job.stage is Stage.FINISHING:
+    if job.phase is JobPhase.FINISHING:
         return False
     if job.offer.replicas is not None and job.offer.replicas < universe.min_replicas:
         return True

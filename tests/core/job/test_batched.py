@@ -29,7 +29,7 @@ from pliant.core.events import (
 )
 from pliant.core.job import controller
 from pliant.core.job.batched import hear_answers, hear_heartbeats
-from pliant.core.job.state import Job, JobSettings, Ready, Stage
+from pliant.core.job.state import Job, JobPhase, JobSettings, Ready
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, NodeId, ReplicaId
@@ -220,7 +220,7 @@ def test_who_waits_for_the_others_in_the_next_generation_has_arrived() -> None:
 
 
 def test_nobody_is_heard_together_who_registers_or_after_a_sleep_of_the_coordinator() -> None:
-    recovering = replace(SIX, stage=Stage.RECOVERING)
+    recovering = replace(SIX, phase=JobPhase.RECOVERING)
     remembered = replace(SIX, membership=replace(SIX.membership, phase=Phase.REMEMBERED))
 
     assert hear_heartbeats(recovering, [life(NAMES[0])], now_s=2.0, settings=SETTINGS)[1] == 0

@@ -51,7 +51,7 @@ from pliant.core.events import (
     Unrestorable,
 )
 from pliant.core.job import controller
-from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, live
+from pliant.core.job.state import Job, JobPhase, JobSettings, Ready, ReplicaState, live
 from pliant.core.membership import state as group
 from pliant.core.membership.state import Timeouts
 from pliant.core.membership.transitions import Phase
@@ -235,7 +235,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     # -- another coordinator ---------------------------------------------------------------
 
-    @precondition(lambda self: self.job.stage is not Stage.ENDED)
+    @precondition(lambda self: self.job.phase is not JobPhase.ENDED)
     @rule(sure=st.integers(0, 4))
     def another_coordinator_takes_over(self, sure: int) -> None:
         if sure:
@@ -269,7 +269,7 @@ class AnyOrder(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: self.job.stage is Stage.RECOVERING)
+    @precondition(lambda self: self.job.phase is JobPhase.RECOVERING)
     @rule()
     def everyone_registers(self) -> None:
         for name in list(self.running):
@@ -475,7 +475,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_lost_are_forgotten(self) -> None:
-        if self.job.stage in (Stage.FINISHING, Stage.ENDED, Stage.RECOVERING):
+        if self.job.phase in (JobPhase.FINISHING, JobPhase.ENDED, JobPhase.RECOVERING):
             return
         state = self.job.membership
         gone = self.exited - set(self.job.replicas)
@@ -492,7 +492,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_there_may_be(self) -> None:
-        if self.job.stage is Stage.RECOVERING:
+        if self.job.phase is JobPhase.RECOVERING:
             return
         spares = self.job.sizing.decision.spare_replicas if self.job.sizing.decision else 0
         assert len(live(self.job)) - spares <= (5 if self.job.start.reference is None else SLOTS)
@@ -510,7 +510,7 @@ class AnyOrder(RuleBasedStateMachine):
         Only who holds the last of the state is waited for, until somebody ends it.
         """
         for _ in range(1000):
-            if self.job.stage is Stage.ENDED:
+            if self.job.phase is JobPhase.ENDED:
                 return
             next_s = min(controller.next_deadline_s(self.job), self.now_s + 2.0)
             self.now_s = max(self.now_s + 0.1, next_s)
@@ -586,7 +586,7 @@ def test_a_new_coordinator_wakes_when_those_it_waits_for_are_late() -> None:
     while due_s < 100.0 + 2 * SETTINGS.timeouts.register_s:  # it allows for its own silence
         job, _ = controller.step(job, Ticked(), now_s=due_s, settings=SETTINGS)
         due_s = controller.next_deadline_s(job)
-    assert job.stage is Stage.STARTING
+    assert job.phase is JobPhase.STARTING
 
 
 def test_hundreds_of_replicas_do_not_slow_an_event_down() -> None:

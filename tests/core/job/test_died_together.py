@@ -68,8 +68,8 @@ def test_it_ends_as_one_after_the_other(job: Job, dead: list[ReplicaId], late: i
     assert together.membership.phase is apart.membership.phase
     assert together.membership.orders.issued <= apart.membership.orders.issued
     assert together.replicas == apart.replicas
-    assert (together.stage, together.ending.exit_code, together.nodes.devices) == (
-        apart.stage,
+    assert (together.phase, together.ending.exit_code, together.nodes.devices) == (
+        apart.phase,
         apart.ending.exit_code,
         apart.nodes.devices,
     )

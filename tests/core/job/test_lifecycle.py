@@ -9,7 +9,7 @@ import pytest
 from pliant.core.events import Finished
 from pliant.core.job.controller import next_deadline_s
 from pliant.core.job.lifecycle import hear_finished, hear_lacking
-from pliant.core.job.state import Job, JobSettings, Stage, is_done, is_lacking
+from pliant.core.job.state import Job, JobPhase, JobSettings, is_done, is_lacking
 from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
@@ -41,7 +41,7 @@ def test_the_end_of_another_history_or_of_one_script_alone_says_nothing(lineage:
 
 
 def test_it_counts_for_no_longer_than_a_step_may_take_and_the_job_wakes_then() -> None:
-    job = replace(after(2), stage=Stage.RUNNING)
+    job = replace(after(2), phase=JobPhase.RUNNING)
 
     assert not is_done(job, LATEST_S)
     assert next_deadline_s(job) == LATEST_S

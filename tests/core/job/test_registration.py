@@ -16,7 +16,7 @@ from pliant.core.events import (
     Ticked,
 )
 from pliant.core.job import controller, restoring
-from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState, Stage, is_durable
+from pliant.core.job.state import Job, JobPhase, JobSettings, Replica, ReplicaState, is_durable
 from pliant.core.table import Table
 from pliant.core.values import (
     Generation,
@@ -59,7 +59,7 @@ def ticked(job: Job, now_s: float) -> Job:
 def test_a_coordinator_that_slept_through_its_roll_call_goes_on_with_it() -> None:
     slept = ticked(taken_over(), 1000.0)
 
-    assert slept.stage is Stage.RECOVERING
+    assert slept.phase is JobPhase.RECOVERING
     assert R1 in slept.replicas
     assert slept.registration.by_s == 1000.0 + SETTINGS.timeouts.heartbeat_s / 5
 
@@ -93,7 +93,7 @@ def test_that_somebody_has_finished_is_recorded_before_all_have_registered() -> 
     assert registered.ending.last_step is None
     for known, event in ((job, said), (registered, finished), (job, finished)):
         after, ready = controller.step(known, event, now_s=11.0, settings=SETTINGS)
-        assert after.stage is Stage.RECOVERING
+        assert after.phase is JobPhase.RECOVERING
         assert ready.register is not None
         assert ready.register.last_step == (1, 9)
 
@@ -110,7 +110,7 @@ def test_what_was_said_before_a_look_is_no_answer_on_a_new_connection() -> None:
     job, r2 = taken_over(), ReplicaId("r2")
     job = replace(
         job,
-        stage=Stage.RUNNING,
+        phase=JobPhase.RUNNING,
         checkpoints=replace(job.checkpoints, looking=frozenset({R1, r2}), outdated=frozenset({r2})),
     )
 

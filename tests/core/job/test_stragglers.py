@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.events import Progressed
-from pliant.core.job.state import Job, JobSettings, Slow, Slowness, Stage
+from pliant.core.job.state import Job, JobPhase, JobSettings, Slow, Slowness
 from pliant.core.job.stragglers import (
     AGAIN_S,
     hear_slowness,
@@ -23,7 +23,7 @@ from pliant.core.values import FIRST_LINEAGE, Generation, Incarnation, ReplicaId
 
 SETTINGS = JobSettings(policy=Policy(replace_slow_after_s=100.0, spares=1), slow_s=60.0)
 RUNNING = Job(
-    membership=Membership(incarnation=Incarnation(1), lineage=FIRST_LINEAGE), stage=Stage.RUNNING
+    membership=Membership(incarnation=Incarnation(1), lineage=FIRST_LINEAGE), phase=JobPhase.RUNNING
 )
 R1 = ReplicaId("r1")
 

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from pliant.core.job.state import Job, Stage
+from pliant.core.job.state import Job, JobPhase
 from pliant.core.job.transaction import JobDraft, draft_of, frozen
 from pliant.core.membership.state import Membership
 from pliant.core.values import Incarnation
@@ -27,6 +27,6 @@ def test_a_draft_can_be_changed_until_it_is_frozen() -> None:
     assert (job.named, JOB.named) == (3, 0)
     assert type(job) is Job
     with pytest.raises(FrozenInstanceError):
-        job.stage = Stage.ENDED  # type: ignore[misc]
+        job.phase = JobPhase.ENDED  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         draft.named = 4

@@ -1,4 +1,4 @@
-"""The tables of stages and of replicas' states are complete, and all that they allow happens."""
+"""The tables of phases and of replicas' states are complete, and all that they allow happens."""
 
 from __future__ import annotations
 
@@ -29,8 +29,14 @@ from pliant.core.events import (
     Unrestorable,
 )
 from pliant.core.job import controller
-from pliant.core.job.state import Job, JobSettings, Loss, Replica, ReplicaState, Stage
-from pliant.core.job.transitions import REPLICAS, STAGES, ReplicaCause, StageCause, stage_after
+from pliant.core.job.state import Job, JobPhase, JobSettings, Loss, Replica, ReplicaState
+from pliant.core.job.transitions import (
+    JOB_PHASES,
+    REPLICAS,
+    JobPhaseCause,
+    ReplicaCause,
+    phase_after,
+)
 from pliant.core.membership.state import NEVER, Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
@@ -56,8 +62,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Used:
     follow = Machine.follow
 
     def watched(
-        machine: Machine[Stage], state: Stage, cause: str, after: Stage, **story: Any
-    ) -> Stage:
+        machine: Machine[JobPhase], state: JobPhase, cause: str, after: JobPhase, **story: Any
+    ) -> JobPhase:
         seen.add((machine.name, str(state), cause, str(after)))
         return follow(machine, state, cause, after, **story)
 
@@ -108,7 +114,7 @@ def every_end(state: ReplicaState) -> None:
         heard = fed(heard, Ticked(), now_s=now_s)
 
 
-def restoring(stage: Stage, *, other_calls: int | None) -> None:
+def restoring(phase: JobPhase, *, other_calls: int | None) -> None:
     """Let the origin of a restore find its checkpoint damaged, with another one or none left."""
     job = running()
     restore = Restore(checkpoint="4/1", committed=4, lineage=Lineage(2))
@@ -130,7 +136,7 @@ def restoring(stage: Stage, *, other_calls: int | None) -> None:
     fed(
         replace(
             job,
-            stage=stage,
+            phase=phase,
             membership=membership,
             checkpoints=replace(job.checkpoints, saved=saved, exist=True),
         ),
@@ -138,7 +144,7 @@ def restoring(stage: Stage, *, other_calls: int | None) -> None:
     )
 
 
-def budget_spent(stage: Stage, *, is_saved: bool) -> None:
+def budget_spent(phase: JobPhase, *, is_saved: bool) -> None:
     """Let the losses be too many and the replicas too few."""
     few = replace(SETTINGS, policy=Policy(min_replicas=3))
     loss = Loss(at_s=1.0, kind=ExitKind.SIGNAL, sentence="r0 was killed")
@@ -146,19 +152,19 @@ def budget_spent(stage: Stage, *, is_saved: bool) -> None:
     known = running()
     job = replace(
         known,
-        stage=stage,
+        phase=phase,
         budget=replace(known.budget, losses=(loss, loss)),
         checkpoints=replace(known.checkpoints, exist=True, saved=saved),
     )
-    if stage is Stage.STARTING:
+    if phase is JobPhase.STARTING:
         job = replace(job, membership=replace(job.membership, phase=Phase.LOST))
     controller.step(job, Ticked(), now_s=1.0, settings=few)
 
 
-def refused(stage: Stage) -> None:
+def refused(phase: JobPhase) -> None:
     """Let the first spare report fewer slots than the smallest size needs."""
     known = beside(ReplicaState.STARTING)
-    job = replace(known, stage=stage, start=replace(known.start, reference=None))
+    job = replace(known, phase=phase, start=replace(known.start, reference=None))
     fed(job, spare(R3, num_slots=1))
 
 
@@ -178,7 +184,7 @@ def held(job: Job) -> Job:
 def rare_stages() -> None:
     """Bring a job to where neither the scenarios nor the rest of these get it."""
     stopping = fed(running(), StopRequested())
-    assert stopping.stage is Stage.STOPPING
+    assert stopping.phase is JobPhase.STOPPING
     fed(stopping, *(Exited(replica=r, kind=ExitKind.SIGNAL) for r in (R1, R2)))
     saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),)
     known = held(stopping)
@@ -186,15 +192,15 @@ def rare_stages() -> None:
         replace(known, checkpoints=replace(known.checkpoints, saved=saved, exist=True)),
         SuspendRequested(),
     )
-    fed(replace(running(), stage=Stage.STARTING), StopRequested())
-    for stage in (Stage.STARTING, Stage.RUNNING):
-        budget_spent(stage, is_saved=True)
-        budget_spent(stage, is_saved=False)
-    for stage in (Stage.STARTING, Stage.RUNNING, Stage.STOPPING):
-        restoring(stage, other_calls=None)
-        restoring(stage, other_calls=1)
-    for stage in (Stage.STARTING, Stage.RUNNING, Stage.STOPPING, Stage.FINISHING):
-        refused(stage)
+    fed(replace(running(), phase=JobPhase.STARTING), StopRequested())
+    for phase in (JobPhase.STARTING, JobPhase.RUNNING):
+        budget_spent(phase, is_saved=True)
+        budget_spent(phase, is_saved=False)
+    for phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.STOPPING):
+        restoring(phase, other_calls=None)
+        restoring(phase, other_calls=1)
+    for phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.STOPPING, JobPhase.FINISHING):
+        refused(phase)
 
 
 @pytest.mark.timeout(60)
@@ -207,7 +213,7 @@ def test_all_that_the_tables_allow_happens_and_nothing_else(used: Used) -> None:
 
     allowed = {
         (machine.name, str(state), str(cause), str(after))
-        for machine in (STAGES, REPLICAS)
+        for machine in (JOB_PHASES, REPLICAS)
         for state, row in machine.rows.items()
         for cause, states in row.items()
         for after in states
@@ -215,9 +221,9 @@ def test_all_that_the_tables_allow_happens_and_nothing_else(used: Used) -> None:
     assert {entry for entry in used if entry[0] in ("job", "replica")} == allowed
 
 
-@pytest.mark.parametrize(("machine", "states"), [(STAGES, Stage), (REPLICAS, ReplicaState)])
+@pytest.mark.parametrize(("machine", "states"), [(JOB_PHASES, JobPhase), (REPLICAS, ReplicaState)])
 def test_every_state_has_a_row_and_can_be_reached(
-    machine: Machine[Stage], states: type[Stage]
+    machine: Machine[JobPhase], states: type[JobPhase]
 ) -> None:
     reached, todo = {machine.initial}, deque([machine.initial])
     while todo:
@@ -230,16 +236,16 @@ def test_every_state_has_a_row_and_can_be_reached(
 
 
 def test_every_cause_is_in_its_table() -> None:
-    assert {cause for row in STAGES.rows.values() for cause in row} == set(StageCause)
+    assert {cause for row in JOB_PHASES.rows.values() for cause in row} == set(JobPhaseCause)
     assert {cause for row in REPLICAS.rows.values() for cause in row} == set(ReplicaCause)
 
 
 def test_a_job_that_has_ended_does_not_go_on() -> None:
     ended = fed(running(), *(Exited(replica=r, kind=ExitKind.USAGE) for r in (R1, R2)))
-    assert ended.stage is Stage.ENDED
+    assert ended.phase is JobPhase.ENDED
 
     with pytest.raises(TransitionError, match="first generation prepared, to be running, is not"):
-        stage_after(ended, Stage.RUNNING, StageCause.PREPARED)
+        phase_after(ended, JobPhase.RUNNING, JobPhaseCause.PREPARED)
 
 
 def test_a_report_tells_the_newest_events_but_no_heartbeats() -> None:

@@ -42,7 +42,7 @@ from pliant.core.events import (
     Unrestorable,
 )
 from pliant.core.job import controller
-from pliant.core.job.state import Job, JobSettings, ReplicaState, Stage
+from pliant.core.job.state import Job, JobPhase, JobSettings, ReplicaState
 from pliant.core.membership import member as protocol
 from pliant.core.membership import state as group
 from pliant.core.membership.member import Member
@@ -107,7 +107,7 @@ def training() -> Play:
     play.hear(*(Prepared(replica=name, generation=first) for name in both))
     play.hear(*(Switched(replica=name, generation=first, step=0) for name in both))
     play.hear(*(replace(alive(name), generation=first, committed=3) for name in both))
-    assert play.job.stage is Stage.RUNNING
+    assert play.job.phase is JobPhase.RUNNING
     return play
 
 
@@ -215,7 +215,7 @@ def test_a_leaver_that_slept_through_its_release_is_ended_and_the_others_train_o
     finished = Finished(replica=R1, committed=4, lineage=Lineage(1))
     assert not any(isinstance(c, Reform) for c in play.hear(*late_words(1), finished))
     assert play.job.membership.orders.recorded == before.orders.recorded
-    assert play.job.stage is Stage.RUNNING
+    assert play.job.phase is JobPhase.RUNNING
 
 
 def test_who_answers_the_roll_call_of_one_before_is_asked_and_not_counted() -> None:

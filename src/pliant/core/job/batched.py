@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pliant.core.events import Event, Prepared, Progressed, Switched
-from pliant.core.job.state import Job, JobSettings, ReplicaState, Stage
+from pliant.core.job.state import Job, JobPhase, JobSettings, ReplicaState
 from pliant.core.job.transaction import Transaction, draft_of
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Pulse
@@ -35,7 +35,7 @@ def hear_answers(
     """
     heard = _first_answers(job, events)
     is_asleep = now_s - job.history.seen_s > settings.timeouts.asleep_s
-    if len(heard) < 2 or is_asleep or job.stage in (Stage.RECOVERING, Stage.ENDED):
+    if len(heard) < 2 or is_asleep or job.phase in (JobPhase.RECOVERING, JobPhase.ENDED):
         return job, 0
     tx = Transaction(job=draft_of(job), now_s=now_s, settings=settings)
     state, names = job.membership, frozenset(answer.replica for answer in heard)
@@ -118,7 +118,7 @@ def hear_heartbeats(
     """
     state, said, number = job.membership, dict[ReplicaId, Pulse](), 0
     is_asleep = now_s - job.history.seen_s > settings.timeouts.asleep_s
-    if is_asleep or job.stage in (Stage.RECOVERING, Stage.ENDED):
+    if is_asleep or job.phase in (JobPhase.RECOVERING, JobPhase.ENDED):
         return job, 0
     silence_s = Transaction(
         job=draft_of(job), now_s=now_s, settings=settings

@@ -15,7 +15,7 @@ each module knows only those under it:
     replicas       start, send away and end a replica; accept what the membership decides
     crash_loop     the restart budget: what losses cost
     transaction    what this call has changed, ordered and noted so far
-    transitions    the tables of stages and of replicas' states
+    transitions    the tables of phases and of replicas' states
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from pliant.core.job.recording import record, record_to_write, remembered
 from pliant.core.job.state import (
     History,
     Job,
+    JobPhase,
     JobSettings,
     Ready,
-    Stage,
     company,
     is_done,
     is_durable,
 )
 from pliant.core.job.transaction import Transaction, draft_of, frozen
-from pliant.core.job.transitions import StageCause
+from pliant.core.job.transitions import JobPhaseCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.failure import silence
@@ -93,7 +93,7 @@ def step(
         settings = replace(settings, policy=job.sizing.policy)
     tx = Transaction(job=draft_of(job), now_s=now_s, settings=settings)
     tx.job.history = _seen(job.history, event, now_s)
-    if job.stage is not Stage.ENDED:
+    if job.phase is not JobPhase.ENDED:
         try:
             _excuse_own_silence(tx, now_s - job.history.seen_s)
             _apply(tx, event)
@@ -120,27 +120,27 @@ def step(
 
 def next_deadline_s(job: Job) -> float:
     """Return when a ``Ticked`` will next change something, if nothing else happens."""
-    if job.stage is Stage.ENDED:
+    if job.phase is JobPhase.ENDED:
         return NEVER
-    if job.stage is Stage.RECOVERING:
+    if job.phase is JobPhase.RECOVERING:
         return job.registration.by_s
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
     due_s = min(due_s, *job.nodes.unheard.values(), NEVER)
     again_s = min((one.again_at_s or NEVER for one in job.nodes.apart.values()), default=NEVER)
     aside_s = min((node.again_at_s or NEVER for node in job.nodes.aside.values()), default=NEVER)
     again_s = min(again_s, aside_s)
-    if job.stage is Stage.FINISHING:
+    if job.phase is JobPhase.FINISHING:
         return due_s
     retry_s = job.membership.trouble.retry_at_s or NEVER
-    start_s = (job.start.by_s or NEVER) if job.stage is Stage.STARTING else NEVER
+    start_s = (job.start.by_s or NEVER) if job.phase is JobPhase.STARTING else NEVER
     look_s = (
         job.sizing.decision.earliest_s
         if job.sizing.decision and job.sizing.decision.is_waiting
         else NEVER
     )
-    if job.stage is Stage.STOPPING:
+    if job.phase is JobPhase.STOPPING:
         look_s = again_s = NEVER
-    slow_s = job.stragglers.look_s if job.stage is Stage.RUNNING else NEVER
+    slow_s = job.stragglers.look_s if job.phase is JobPhase.RUNNING else NEVER
     done_s = job.ending.last_step_by_s if is_done(job, job.history.seen_s) else NEVER
     deadline_s = min(silence.next_deadline_s(job.membership), slow_s, done_s)
     return min(deadline_s, due_s, start_s, retry_s, job.ending.stop_by_s, look_s, again_s)
@@ -163,7 +163,7 @@ def demand(job: Job, *, settings: JobSettings) -> Demand:
 
 
 def _apply(tx: Transaction, event: events.Event) -> None:
-    if tx.job.stage is Stage.RECOVERING:
+    if tx.job.phase is JobPhase.RECOVERING:
         _register(tx, event)
     elif isinstance(event, events.WorkerEvent):
         handlers.on_worker_event(tx, event)
@@ -176,10 +176,10 @@ def _apply(tx: Transaction, event: events.Event) -> None:
 def _register(tx: Transaction, event: events.Event) -> None:
     """Keep an event until everybody has said where it stands, then go on with what was kept."""
     for kept in registration.collect(tx, event):
-        if tx.job.stage is not Stage.ENDED:
+        if tx.job.phase is not JobPhase.ENDED:
             _apply(tx, kept)
-    tx.must_advance = tx.job.stage is not Stage.RECOVERING
-    if tx.job.stage is Stage.STARTING:  # what they registered of checkpoints may be old
+    tx.must_advance = tx.job.phase is not JobPhase.RECOVERING
+    if tx.job.phase is JobPhase.STARTING:  # what they registered of checkpoints may be old
         lifecycle.look_anew(tx)
 
 
@@ -237,7 +237,7 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
 def _advance(tx: Transaction) -> None:
     """Bring the job on its way, whatever the event was.
 
-    Each line may bring the job to another stage, so each asks for its own.
+    Each line may bring the job to another phase, so each asks for its own.
     """
     _settle(tx)
     if _is_training(tx) and tx.job.membership.phase is Phase.LOST:
@@ -245,21 +245,21 @@ def _advance(tx: Transaction) -> None:
         lifecycle.lose_state(tx, events.ExitKind.SIGNAL, last)
     if _is_training(tx):
         lifecycle.finish_if_done(tx)
-    if tx.job.stage is Stage.FINISHING:
+    if tx.job.phase is JobPhase.FINISHING:
         lifecycle.end_if_all_gone(tx)
-    if tx.job.stage is Stage.STOPPING:
+    if tx.job.phase is JobPhase.STOPPING:
         nobody = changes.plan(tx.job.membership, tx.moment, join=(), leave=())
         replicas.accept_membership(tx, nobody)
-    if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
+    if tx.job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
         sizing.resize(tx)
-    if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
+    if tx.job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
         sizing.plan(tx)
-    if tx.job.stage is Stage.RUNNING:
+    if tx.job.phase is JobPhase.RUNNING:
         lifecycle.suspend_if_all_must_leave(tx)
 
 
 def _is_training(tx: Transaction) -> bool:
-    return tx.job.stage in (Stage.RUNNING, Stage.STOPPING)
+    return tx.job.phase in (JobPhase.RUNNING, JobPhase.STOPPING)
 
 
 def _settle(tx: Transaction) -> None:
@@ -270,8 +270,8 @@ def _settle(tx: Transaction) -> None:
     for name in group.members(membership):
         replicas.enter(tx, name)
     has_begun = membership.orders.recorded is not None and membership.phase is not Phase.LOST
-    if tx.job.stage is Stage.STARTING and has_begun:
-        tx.enter(Stage.RUNNING, StageCause.PREPARED)
+    if tx.job.phase is JobPhase.STARTING and has_begun:
+        tx.enter(JobPhase.RUNNING, JobPhaseCause.PREPARED)
 
 
 def _seen(history: History, event: events.Event, now_s: float) -> History:

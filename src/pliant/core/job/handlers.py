@@ -27,9 +27,9 @@ from pliant.core.job import (
     stragglers,
 )
 from pliant.core.job.crash_loop import WAY_IN, charge, likeness
-from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
+from pliant.core.job.state import JobPhase, Replica, ReplicaState, is_member
 from pliant.core.job.transaction import Transaction, start_wait_s
-from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes, rejoin, worker_events
 from pliant.core.membership import state as group
 from pliant.core.membership.failure import silence
@@ -120,7 +120,7 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         try:
             require_slots(tx.settings.policy, event.num_slots)
         except ConfigError as error:
-            lifecycle.end_job(tx, EXIT_USAGE, str(error), StageCause.INPUT_REFUSED)
+            lifecycle.end_job(tx, EXIT_USAGE, str(error), JobPhaseCause.INPUT_REFUSED)
             return False
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job.start = replace(tx.job.start, reference=event, by_s=wait_s)
@@ -130,14 +130,14 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         if (
             why == ANOTHER_PLACE and tx.job.membership.orders.recorded is None
         ):  # so it is for all nodes
-            lifecycle.end_job(tx, EXIT_USAGE, why, StageCause.INPUT_REFUSED)
+            lifecycle.end_job(tx, EXIT_USAGE, why, JobPhaseCause.INPUT_REFUSED)
             return False
         _refuse(tx, event.replica, replica.node, why)
         return False
     if replica.state is ReplicaState.STARTING:
         _has_started(tx, event.replica, replica)
     is_old = event.is_durable and event.replica in tx.job.checkpoints.outdated
-    if is_old and tx.job.stage is Stage.STARTING:
+    if is_old and tx.job.phase is JobPhase.STARTING:
         tx.job.checkpoints = replace(
             tx.job.checkpoints, looking=tx.job.checkpoints.looking | {event.replica}
         )
@@ -151,7 +151,7 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
     )
     if event.checkpoints:
         tx.job.checkpoints = replace(tx.job.checkpoints, exist=True)
-    if tx.job.stage is Stage.STARTING:
+    if tx.job.phase is JobPhase.STARTING:
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job.start = replace(tx.job.start, by_s=min(tx.job.start.by_s, wait_s))
     return True
@@ -164,7 +164,7 @@ def _has_started(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
     if replica.node in tx.job.nodes.aside:
         tx.job.nodes = replace(tx.job.nodes, aside=tx.job.nodes.aside.drop(replica.node))
         tx.notes.append(f"node {replica.node} is no longer set aside: {name} is ready")
-    if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
+    if replica.started_at is not None and tx.job.phase is JobPhase.RUNNING:
         known = costs.started(tx.job.sizing.costs, tx.now_s - replica.started_at)
         tx.job.sizing = replace(tx.job.sizing, costs=known)
 
@@ -225,7 +225,7 @@ def _on_registered(tx: Transaction, event: events.Registered) -> None:
     elif event.spare is not None:
         registration.drop_publisher(tx, event)
         on_worker_event(tx, replace(event.spare, replica=event.replica))
-        if tx.job.stage is Stage.STARTING:  # what it saw when it said so may be old
+        if tx.job.phase is JobPhase.STARTING:  # what it saw when it said so may be old
             lifecycle.look_anew(tx)
 
 
@@ -263,7 +263,7 @@ def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
     membership = tx.job.membership
     order = membership.orders.recorded
     if (
-        tx.job.stage is Stage.FINISHING
+        tx.job.phase is JobPhase.FINISHING
         or order is None
         or order.restore is None
         or (event.generation, event.replica) != (order.generation, order.origin)
@@ -277,7 +277,7 @@ def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
     tx.notes.append(f"{event.checkpoint} cannot be restored: {event.reason}")
     found = restoring.newest(tx.job)
     if found is None:
-        lost = StageCause.STATE_LOST
+        lost = JobPhaseCause.STATE_LOST
         lifecycle.end_job(tx, EXIT_STATE_LOST, restoring.nothing_left(tx.job), lost)
     elif found.calls == membership.calls:
         tx.notes.append(restoring.sentence(found))
@@ -382,7 +382,7 @@ def on_exited(tx: Transaction, event: events.Exited) -> None:
         tx.job.nodes = replace(
             tx.job.nodes, devices=tx.job.nodes.devices.put(replica.node, max(0, devices - 1))
         )
-    if tx.job.stage is Stage.FINISHING:
+    if tx.job.phase is JobPhase.FINISHING:
         if not replica.is_lost:
             lifecycle.leave_after_the_end(tx, event)
     elif not replica.is_lost:
@@ -394,8 +394,8 @@ def _lose_one(
 ) -> None:
     """Go on without one that the membership counted on, if its script or input may be right."""
     what = lifecycle.sentence(event)
-    is_first = tx.job.membership.orders.recorded is None or tx.job.stage is Stage.STARTING
-    refused = StageCause.INPUT_REFUSED
+    is_first = tx.job.membership.orders.recorded is None or tx.job.phase is JobPhase.STARTING
+    refused = JobPhaseCause.INPUT_REFUSED
     if event.kind is events.ExitKind.USAGE and (was_training or is_first):
         lifecycle.end_job(tx, EXIT_USAGE, event.detail or f"{what} (wrong use)", refused)
         return
@@ -436,7 +436,7 @@ def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
     present = frozenset(group.members(tx.job.membership))
     lost = frozenset(name for name in names if name in present)
     others = present - lost - group.outsiders(tx.job.membership)
-    if lost and others and tx.job.stage is not Stage.FINISHING:
+    if lost and others and tx.job.phase is not JobPhase.FINISHING:
         replicas.drop_from_membership(tx, *lost)
 
 
@@ -453,14 +453,14 @@ def on_tick(tx: Transaction) -> None:
         tx.job.membership = replace(
             tx.job.membership, trouble=replace(tx.job.membership.trouble, retry_at_s=NOW)
         )
-    if tx.job.stage is Stage.FINISHING:  # a released process may be silent as long as it likes
+    if tx.job.phase is JobPhase.FINISHING:  # a released process may be silent as long as it likes
         lifecycle.lose_overdue_after_the_end(tx)
     else:
         _expire_membership(tx)
     stragglers.look_at_slow(tx)
     node_loss.lose_overdue(tx)
     lifecycle.end_if_stop_is_overdue(tx)
-    if tx.job.stage is not Stage.ENDED:
+    if tx.job.phase is not JobPhase.ENDED:
         replicas.end_overdue(tx)
 
 

@@ -16,8 +16,8 @@ from pliant.core.job import replicas, restoring
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     Job,
+    JobPhase,
     ReplicaState,
-    Stage,
     age,
     free_devices,
     is_durable,
@@ -26,7 +26,7 @@ from pliant.core.job.state import (
     is_lacking,
 )
 from pliant.core.job.transaction import Transaction, start_wait_s
-from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
@@ -41,15 +41,15 @@ from pliant.core.values import NodeId, Outcome, ReplicaId, StopKind
 def stop(tx: Transaction, kind: StopKind) -> None:
     """Stop at the next step boundary; at once where nobody trains or what there is is kept."""
     job = tx.job
-    if job.stage is Stage.FINISHING or job.ending.stop in (kind, StopKind.SUSPEND):
+    if job.phase is JobPhase.FINISHING or job.ending.stop in (kind, StopKind.SUSPEND):
         return
     tx.job.ending = replace(job.ending, stop=kind)
     present = group.members(job.membership)
     if job.membership.orders.recorded is None or not present or (is_held(job) and is_kept(job)):
-        end_job(tx, EXIT_STOPPED, _stopped(job), StageCause.STOP_ASKED)
+        end_job(tx, EXIT_STOPPED, _stopped(job), JobPhaseCause.STOP_ASKED)
         return
-    if job.stage is not Stage.STOPPING:
-        begin_stop(tx, StageCause.STOP_ASKED)
+    if job.phase is not JobPhase.STOPPING:
+        begin_stop(tx, JobPhaseCause.STOP_ASKED)
     tx.commands.append(Stop(to=present))
     why = f": {job.ending.stop_for}" if job.ending.stop_for else ", on request"
     tx.notes.append(f"{kind} after the next step{why}")
@@ -60,7 +60,7 @@ def stop_at_once(tx: Transaction) -> None:
     tx.job.ending = replace(tx.job.ending, stop=StopKind.STOP, stop_for="")
     count = tx.job.membership.committed
     reason = f"{_stopped(tx.job)}, at once, after {count} steps"
-    end_job(tx, EXIT_STOPPED, reason, StageCause.STOP_ASKED)
+    end_job(tx, EXIT_STOPPED, reason, JobPhaseCause.STOP_ASKED)
 
 
 def suspend(tx: Transaction, reason: str) -> None:
@@ -73,9 +73,9 @@ def suspend(tx: Transaction, reason: str) -> None:
     stop(tx, StopKind.SUSPEND)
 
 
-def begin_stop(tx: Transaction, cause: StageCause) -> None:
+def begin_stop(tx: Transaction, cause: JobPhaseCause) -> None:
     """Let the job stop, and wait for its step boundary for as long as a step may take."""
-    tx.enter(Stage.STOPPING, cause)
+    tx.enter(JobPhase.STOPPING, cause)
     tx.job.ending = replace(tx.job.ending, stop_by_s=tx.now_s + tx.moment.timeouts.step_s)
 
 
@@ -115,7 +115,7 @@ def suspend_if_all_must_leave(tx: Transaction) -> None:
 def finish_if_done(tx: Transaction) -> None:
     """Once every member has done its last step, let them all go."""
     job = tx.job
-    is_stop = job.stage is Stage.STOPPING
+    is_stop = job.phase is JobPhase.STOPPING
     if not group.is_finished(job.membership):
         if is_stop and is_held(job) and is_kept(job):
             _end_stopped(tx, f"{_stopped(job)}, while waiting for a replacement")
@@ -132,7 +132,7 @@ def finish_if_done(tx: Transaction) -> None:
         reason += _without_leader(
             job, job.budget.losses[-1].sentence if job.budget.losses else "it was ended"
         )
-    tx.enter(Stage.FINISHING, StageCause.FINISHED)
+    tx.enter(JobPhase.FINISHING, JobPhaseCause.FINISHED)
     done = job.membership.finished | job.membership.orders.leavers
     leader = None if is_stop else next(n for n in group.members(job.membership) if n in done)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
@@ -143,7 +143,7 @@ def finish_if_done(tx: Transaction) -> None:
 
 def go_on_ending(tx: Transaction, outcome: Outcome, done: frozenset[ReplicaId]) -> None:
     """Take up the end that was recorded before; ``done`` have made their last step."""
-    tx.enter(Stage.FINISHING, StageCause.OUTCOME_RECORDED)
+    tx.enter(JobPhase.FINISHING, JobPhaseCause.OUTCOME_RECORDED)
     _decide(tx, outcome)
     tx.notes.append(f"{outcome.reason}, as the coordinator before has recorded")
     _let_all_exit(tx, done)
@@ -154,7 +154,7 @@ def leave_after_the_end(tx: Transaction, event: Exited) -> None:
     outcome = tx.job.ending.outcome
     has_failed = event.kind in (ExitKind.SCRIPT, ExitKind.USAGE)
     is_known = _has_trained_to_the_end(tx.job, event.replica)
-    is_known |= has_failed and tx.job.stage is Stage.FINISHING
+    is_known |= has_failed and tx.job.phase is JobPhase.FINISHING
     if outcome is None or not is_known:
         return
     if event.kind in (ExitKind.SIGNAL, ExitKind.UNKNOWN):
@@ -283,7 +283,7 @@ def lose(
 ) -> None:
     """Go on without these, if the state of the run is left."""
     replicas.drop_from_membership(tx, *names)
-    if tx.job.membership.phase is Phase.LOST and tx.job.stage is not Stage.STARTING:
+    if tx.job.membership.phase is Phase.LOST and tx.job.phase is not JobPhase.STARTING:
         lose_state(tx, kind, what, likeness=likeness)
 
 
@@ -304,19 +304,19 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
         failed = (
             f"the script fails alike after a restart and comes no further; last: {what}; {last}"
         )
-        end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
+        end_job(tx, EXIT_FAILED, failed, JobPhaseCause.STATE_LOST)
     elif is_durable(tx.job) or not (count or kind in failed_by_itself):
         go_back(tx, lost)
     elif kind in failed_by_itself:
         failed = f"the script failed on every replica; last: {what}; {last}"
-        end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
+        end_job(tx, EXIT_FAILED, failed, JobPhaseCause.STATE_LOST)
     else:
-        end_job(tx, EXIT_STATE_LOST, lost, StageCause.STATE_LOST)
+        end_job(tx, EXIT_STATE_LOST, lost, JobPhaseCause.STATE_LOST)
 
 
 def go_back(tx: Transaction, why: str) -> None:
     """Begin again with others, or another day if the job is to stop anyway."""
-    if tx.job.stage is Stage.STOPPING:
+    if tx.job.phase is JobPhase.STOPPING:
         _end_stopped(tx, f"{_stopped(tx.job)}, before a step boundary: {why}")
     else:
         _start_over(tx, why)
@@ -326,7 +326,7 @@ def _start_over(tx: Transaction, why: str) -> None:
     """Let everybody go who has trained, and wait for spares to begin again with."""
     where = "to the newest checkpoint that is found" if is_durable(tx.job) else "to the beginning"
     tx.notes.append(f"{why}; going back {where}")
-    tx.enter(Stage.STARTING, StageCause.STATE_LOST)
+    tx.enter(JobPhase.STARTING, JobPhaseCause.STATE_LOST)
     is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
     tx.job.start = replace(
         tx.job.start, by_s=tx.now_s + (start_wait_s(tx) if is_ready else tx.settings.start_s)
@@ -385,7 +385,7 @@ def end_if_all_gone(tx: Transaction) -> None:
     if is_awaited or outcome is None:
         return
     if outcome.is_final:
-        end_job(tx, outcome.exit_code, outcome.reason, StageCause.ALL_GONE)
+        end_job(tx, outcome.exit_code, outcome.reason, JobPhaseCause.ALL_GONE)
         return
     what = "every replica was lost after the last step, before any script had ended"
     charge(tx, ExitKind.SIGNAL, what)
@@ -393,13 +393,13 @@ def end_if_all_gone(tx: Transaction) -> None:
     lose_state(tx, ExitKind.SIGNAL, what)
 
 
-def end_job(tx: Transaction, exit_code: int, reason: str, cause: StageCause) -> None:
+def end_job(tx: Transaction, exit_code: int, reason: str, cause: JobPhaseCause) -> None:
     """End every process and the job; nothing else of this transaction matters any more."""
     names = sorted(tx.job.replicas, key=age)
     tx.commands.extend(EndReplica(replica=name, reason="the job ends") for name in names)
     tx.commands.append(EndJob(exit_code=exit_code, reason=reason))
     tx.notes.append(reason)
-    tx.enter(Stage.ENDED, cause)
+    tx.enter(JobPhase.ENDED, cause)
     leader = _leader(tx.job)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=True, leader=leader))
 
@@ -409,7 +409,7 @@ def _end_stopped(tx: Transaction, reason: str) -> None:
     code, why = tx.job.ending.exit_code, tx.job.ending.reason
     if code is None:
         code, why = EXIT_STOPPED, reason
-    end_job(tx, code, why, StageCause.STOP_CUT_SHORT)
+    end_job(tx, code, why, JobPhaseCause.STOP_CUT_SHORT)
 
 
 def _busy_until_s(membership: Membership, now_s: float) -> float:

@@ -15,9 +15,9 @@ from pliant.core.job import apart, lifecycle, replicas
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     Job,
+    JobPhase,
     Replica,
     ReplicaState,
-    Stage,
     free_devices,
     heard_devices,
     is_durable,
@@ -25,7 +25,7 @@ from pliant.core.job.state import (
     spares,
 )
 from pliant.core.job.transaction import Transaction, start_wait_s
-from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis
 from pliant.core.text import counted
@@ -54,7 +54,7 @@ def on_nodes_lost(tx: Transaction, nodes: Sequence[NodeId], *, has_left: bool = 
 def _wait_for(tx: Transaction, node: NodeId) -> None:
     wait_s = tx.settings.start_s
     tx.job.nodes = replace(tx.job.nodes, unheard=tx.job.nodes.unheard.put(node, tx.now_s + wait_s))
-    is_over = tx.job.stage is Stage.FINISHING
+    is_over = tx.job.phase is JobPhase.FINISHING
     what = "what follows the last step is done" if is_over else "what is left of the run is"
     tx.notes.append(
         f"node {node} is not heard; {what} there, so it is waited for, {wait_s:g} s at most"
@@ -69,7 +69,7 @@ def on_nodes_silent(tx: Transaction, nodes: Sequence[NodeId]) -> None:
     """
     job = tx.job
     found = [node for node in nodes if node in job.nodes.devices and node not in job.nodes.silent]
-    if not found or job.stage is Stage.FINISHING:
+    if not found or job.phase is JobPhase.FINISHING:
         return
     tx.job.nodes = replace(job.nodes, silent=job.nodes.silent.union(found))
     _wait_as_at_the_start(tx)
@@ -83,7 +83,7 @@ def speaks_again(tx: Transaction, node: NodeId) -> bool:
         return False
     tx.job.nodes = replace(tx.job.nodes, silent=tx.job.nodes.silent - {node})
     tx.notes.append(f"the agent of node {node} is heard again")
-    if tx.job.stage is Stage.STARTING and spares(tx.job):
+    if tx.job.phase is JobPhase.STARTING and spares(tx.job):
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job.start = replace(tx.job.start, by_s=min(tx.job.start.by_s, wait_s))
     return True
@@ -91,7 +91,7 @@ def speaks_again(tx: Transaction, node: NodeId) -> bool:
 
 def _wait_as_at_the_start(tx: Transaction) -> None:
     """Let a job that has too few nodes to begin wait for others, as it did for the first."""
-    if tx.job.stage is Stage.STARTING and heard_devices(tx.job) < tx.moment.min_replicas:
+    if tx.job.phase is JobPhase.STARTING and heard_devices(tx.job) < tx.moment.min_replicas:
         tx.job.start = replace(tx.job.start, by_s=tx.now_s + tx.settings.start_s)
 
 
@@ -100,7 +100,7 @@ def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
 
     What it runs may live on, and have what no checkpoint has: that is saved before the job ends.
     """
-    if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes.devices:
+    if tx.job.phase is JobPhase.FINISHING or event.node not in tx.job.nodes.devices:
         return
     tx.job.nodes = replace(tx.job.nodes, devices=tx.job.nodes.devices.put(event.node, 0))
     tx.notes.append(f"node {event.node} can start nothing any more: {event.reason}")
@@ -108,17 +108,17 @@ def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
         return
     if not tx.settings.nodes_may_come:
         _end_for(tx, event.reason)
-    elif tx.job.stage is Stage.STARTING:
+    elif tx.job.phase is JobPhase.STARTING:
         tx.job.start = replace(tx.job.start, by_s=tx.now_s + tx.settings.start_s)
 
 
 def _end_for(tx: Transaction, reason: str) -> None:
     """End the job for want of a node; a stop that is under way saves what there is anyway."""
     job = tx.job
-    if job.stage is Stage.STOPPING:
+    if job.phase is JobPhase.STOPPING:
         return
     if not group.members(job.membership) or is_kept(job):
-        lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.INPUT_REFUSED)
+        lifecycle.end_job(tx, EXIT_FAILED, reason, JobPhaseCause.INPUT_REFUSED)
         return
     # With these it ends should nobody come to the boundary: its workers died with a fork server.
     tx.job.ending = replace(job.ending, stop_for=reason, exit_code=EXIT_FAILED, reason=reason)
@@ -133,7 +133,7 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
     job suspended, as where all are reclaimed; without checkpoints they train on until it is gone.
     """
     job, node = tx.job, event.node
-    if node not in job.nodes.devices or job.stage not in (Stage.STARTING, Stage.RUNNING):
+    if node not in job.nodes.devices or job.phase not in (JobPhase.STARTING, JobPhase.RUNNING):
         return
     if _is_irreplaceable(job, node):
         is_saved, steps = is_durable(job), counted(job.membership.committed, "step")
@@ -180,9 +180,9 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
         )
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
-        if tx.job.stage is Stage.FINISHING and not replica.is_lost:
+        if tx.job.phase is JobPhase.FINISHING and not replica.is_lost:
             lifecycle.lose_after_the_end(tx, name, f"{name} was lost with node {replica.node}")
-    if not is_known or tx.job.stage is Stage.FINISHING:
+    if not is_known or tx.job.phase is JobPhase.FINISHING:
         return
     _wait_as_at_the_start(tx)
     word = "node" if len(nodes) == 1 else "nodes"
@@ -218,7 +218,7 @@ def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> 
     Of some that are missing the agent tells how they ended; of all of them if they were released.
     """
     known = {name for name, replica in tx.job.replicas.items() if replica.node == node}
-    is_over = tx.job.stage is Stage.FINISHING
+    is_over = tx.job.phase is JobPhase.FINISHING
     if node in tx.job.nodes.unheard and known and not (is_over or known & running):
         lose_nodes(tx, [node])
     tx.job.nodes = replace(tx.job.nodes, unheard=tx.job.nodes.unheard.drop(node))
@@ -226,7 +226,7 @@ def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> 
 
 
 def _is_waited_for(job: Job, node: NodeId, gone: Sequence[NodeId] = ()) -> bool:
-    if job.stage is Stage.FINISHING:
+    if job.phase is JobPhase.FINISHING:
         return lifecycle.is_end_awaited(job, node)
     return is_last_refuge(job, node, gone)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import attrgetter, is_
 
-from pliant.core.job.state import History, Job, JobSettings, Stage, Start
-from pliant.core.job.transitions import StageCause, stage_after
+from pliant.core.job.state import History, Job, JobPhase, JobSettings, Start
+from pliant.core.job.transitions import JobPhaseCause, phase_after
 from pliant.core.membership import rejoin
 from pliant.core.membership import state as group
 from pliant.core.policy.hysteresis import restarted
@@ -35,7 +35,7 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
         history=History(seen_s=now_s),
     )
     if register is None:
-        return replace(job, stage=stage_after(job, Stage.STARTING, StageCause.NONE_RECORDED))
+        return replace(job, phase=phase_after(job, JobPhase.STARTING, JobPhaseCause.NONE_RECORDED))
     is_policy_kept = register.policy_given == settings.policy
     job = replace(
         job,
@@ -58,7 +58,7 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
         ),
     )
     if not group.members(membership) and register.outcome is None:
-        return replace(job, stage=stage_after(job, Stage.STARTING, StageCause.NONE_RECORDED))
+        return replace(job, phase=phase_after(job, JobPhase.STARTING, JobPhaseCause.NONE_RECORDED))
     return replace(
         job,
         registration=replace(

@@ -1,6 +1,6 @@
 """Registers the workers after a restart, before anything is decided about the job (R4).
 
-Owns the stage RECOVERING: whom to ask, what to keep, when everybody has registered, and what
+Owns the phase RECOVERING: whom to ask, what to keep, when everybody has registered, and what
 becomes of each process then.  What follows for the generation is in ``membership.rejoin``.
 
 A worker answers RollCall with Registered, which contains all that it said before, except what it
@@ -53,16 +53,16 @@ from pliant.core.job.lifecycle import (
 from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import (
     Job,
+    JobPhase,
     Registration,
     Replica,
     ReplicaState,
-    Stage,
     age,
     is_done,
     spares,
 )
 from pliant.core.job.transaction import Transaction
-from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes, rejoin
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
@@ -86,7 +86,7 @@ def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
         # What is said again on a new connection was said before they were asked to look.
         outdated=job.checkpoints.outdated | job.checkpoints.looking.intersection(event.replicas),
     )
-    is_registering = job.stage is Stage.RECOVERING
+    is_registering = job.phase is JobPhase.RECOVERING
     if is_registering:
         here = {name for name, node in job.registration.homes.items() if node == event.node}
         _forget(tx, frozenset(here) - set(event.replicas))
@@ -121,7 +121,7 @@ def on_running(tx: Transaction, event: Running) -> None:
         looking := here.intersection(job.checkpoints.looking, spares(job))
     ):
         tx.again.append(Look(to=tuple(sorted(looking, key=age)), number=job.checkpoints.looks))
-    if job.stage is Stage.STOPPING and job.ending.stop is not None:
+    if job.phase is JobPhase.STOPPING and job.ending.stop is not None:
         members = here.intersection(group.members(job.membership))
         if members:
             tx.again.append(Stop(to=tuple(sorted(members, key=age))))
@@ -150,7 +150,7 @@ def _told(job: Job, name: ReplicaId, *, is_there: bool, is_over: bool) -> tuple[
 def _take_in(tx: Transaction, node: NodeId, names: Iterable[ReplicaId]) -> list[ReplicaId]:
     """Take note of workers that nobody here has started; return those that are to be asked."""
     unknown = [name for name in names if name not in tx.job.replicas]
-    if tx.job.stage is Stage.FINISHING:
+    if tx.job.phase is JobPhase.FINISHING:
         reason = tx.job.ending.reason
         tx.commands.extend(EndReplica(replica=name, reason=reason) for name in unknown)
         return []
@@ -321,14 +321,14 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
         or any(event.spare and event.spare.checkpoints for event in registrations),
     )
     if members:
-        tx.enter(Stage.RUNNING, StageCause.REGISTERED)
+        tx.enter(JobPhase.RUNNING, JobPhaseCause.REGISTERED)
         accept_membership(tx, rejoin.reunited(membership, known.registered, tx.moment))
         if tx.job.ending.stop is not None:  # the word may not have come through
-            begin_stop(tx, StageCause.STOP_ASKED)
+            begin_stop(tx, JobPhaseCause.STOP_ASKED)
             tx.commands.append(Stop(to=group.members(tx.job.membership)))
     else:
         tx.notes.append("no member of the newest generation is left")
-        tx.enter(Stage.STARTING, StageCause.NONE_LEFT)
+        tx.enter(JobPhase.STARTING, JobPhaseCause.NONE_LEFT)
         tx.job.ending = replace(tx.job.ending, stop=None)
         tx.job.membership = rejoin.without_members(membership, known.registered, tx.moment)
         tx.job.start = replace(tx.job.start, by_s=tx.now_s + tx.settings.start_s)

@@ -23,9 +23,9 @@ from pliant.core.events import ExitKind
 from pliant.core.job import apart
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
+    JobPhase,
     Replica,
     ReplicaState,
-    Stage,
     age,
     company,
     free_devices,
@@ -73,7 +73,7 @@ def start(tx: Transaction, count: int) -> None:
 def move_before_they_begin(tx: Transaction) -> None:
     """End who is to start anew elsewhere, as nodes have come, while nothing is trained yet."""
     job, labels, rule = tx.job, tx.job.nodes.labels, tx.settings.placement
-    if job.stage is not Stage.STARTING or job.membership.orders.attempt is not None:
+    if job.phase is not JobPhase.STARTING or job.membership.orders.attempt is not None:
         return
     newest_first = sorted(live(job), key=age, reverse=True)
     names = [name for name in newest_first if job.replicas[name].state in ON_THE_WAY]
@@ -109,7 +109,7 @@ def _startable(tx: Transaction) -> dict[NodeId, int]:
 def are_enough(tx: Transaction, but: ReplicaId | None = None) -> bool:
     """Whether those that train, or wait to begin, may go on without another, and without one."""
     job, stay = tx.job, (ReplicaState.SPARE, ReplicaState.TRAINING)
-    here = job.replicas if job.stage is Stage.STARTING else group.members(job.membership)
+    here = job.replicas if job.phase is JobPhase.STARTING else group.members(job.membership)
     num = sum(name != but and job.replicas[name].state in stay for name in here)
     return num >= max(1, tx.settings.policy.min_replicas)
 
@@ -119,7 +119,7 @@ def hold(tx: Transaction, node: NodeId, what: str) -> None:
     if node not in tx.job.nodes.held:
         tx.job.nodes = replace(tx.job.nodes, held=tx.job.nodes.held | {node})
         is_coming = any(one.state is ReplicaState.STARTING for one in tx.job.replicas.values())
-        if tx.job.stage is Stage.STARTING and not (is_coming or _startable(tx)):
+        if tx.job.phase is JobPhase.STARTING and not (is_coming or _startable(tx)):
             tx.job.start = replace(tx.job.start, by_s=tx.now_s)  # nobody else is waited for
         tx.notes.append(f"node {node} starts nothing more until pliant scale N, as {what}")
 
@@ -293,7 +293,7 @@ def end_overdue(tx: Transaction) -> None:
 
 def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
     reason = replica.reason
-    if tx.job.stage is Stage.FINISHING and isinstance(replica.farewell, EndReplica):
+    if tx.job.phase is JobPhase.FINISHING and isinstance(replica.farewell, EndReplica):
         tx.notes.append(f"{name} is not waited for any more: its process could not be ended")
         tx.put(name, replace(replica, due_s=NEVER))
         return
@@ -311,7 +311,7 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
             return
         reason = f"{replica.reason}, and its notice is over"
     reason = reason or "it did not exit in time"
-    end(tx, name, ReplicaCause.OVERDUE, reason, is_lost=tx.job.stage is Stage.FINISHING)
+    end(tx, name, ReplicaCause.OVERDUE, reason, is_lost=tx.job.phase is JobPhase.FINISHING)
 
 
 def _is_needed(tx: Transaction, name: ReplicaId, replica: Replica) -> bool:

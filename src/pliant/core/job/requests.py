@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pliant.core import events
 from pliant.core.job import lifecycle, replicas, sizing
-from pliant.core.job.state import ReplicaState, Stage, is_member, live, trainers
+from pliant.core.job.state import JobPhase, ReplicaState, is_member, live, trainers
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.policy.decide import objection
@@ -20,9 +20,9 @@ from pliant.core.values import ReplicaId
 
 def _is_too_late(tx: Transaction) -> bool:
     """Decline what makes no sense in a job that is on its way out."""
-    if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
+    if tx.job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
         return False
-    tx.decline(f"the job is {tx.job.stage}")
+    tx.decline(f"the job is {tx.job.phase}")
     return True
 
 
@@ -84,7 +84,7 @@ def on_kill(tx: Transaction, name: ReplicaId) -> None:
     if replica is None:
         tx.decline(f"there is no replica {name} to kill")
         return
-    is_over = tx.job.stage is Stage.FINISHING
+    is_over = tx.job.phase is JobPhase.FINISHING
     if is_over and not replica.is_lost:
         lifecycle.lose_after_the_end(tx, name, f"{name} was killed on request", is_final=True)
     replicas.end(tx, name, ReplicaCause.KILLED, "killed on request", is_lost=is_over)

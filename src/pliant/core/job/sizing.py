@@ -17,9 +17,9 @@ from pliant.core.job import apart, aside, lifecycle, replicas, restoring
 from pliant.core.job.crash_loop import deterministic_failure, is_spent, recent_losses
 from pliant.core.job.state import (
     Job,
+    JobPhase,
     JobSettings,
     ReplicaState,
-    Stage,
     age,
     company,
     free_devices,
@@ -33,7 +33,7 @@ from pliant.core.job.state import (
     trainers,
 )
 from pliant.core.job.transaction import Transaction, start_wait_s
-from pliant.core.job.transitions import StageCause
+from pliant.core.job.transitions import JobPhaseCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
@@ -70,10 +70,10 @@ def resize(tx: Transaction) -> None:
                 f"the script fails before its first step wherever it is started; last: "
                 f"{failure.sentence}"
             )
-            lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.INPUT_REFUSED)
+            lifecycle.end_job(tx, EXIT_FAILED, reason, JobPhaseCause.INPUT_REFUSED)
         return
     replicas.start(tx, missing)
-    if tx.job.start.by_s <= tx.now_s and tx.job.stage is Stage.STARTING:
+    if tx.job.start.by_s <= tx.now_s and tx.job.phase is JobPhase.STARTING:
         _end_if_impossible(tx)
 
 
@@ -115,10 +115,10 @@ def _give_up_if_too_few(tx: Transaction, why: str, last: str) -> None:
         return
     reason = f"{why} and fewer than minReplicas={minimum} are left; last: {last}"
     if not group.members(tx.job.membership) or is_kept(tx.job):
-        lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.BUDGET_SPENT)
+        lifecycle.end_job(tx, EXIT_FAILED, reason, JobPhaseCause.BUDGET_SPENT)
         return
     tx.notes.append(f"{reason}; what is left of it is saved first")
-    lifecycle.begin_stop(tx, StageCause.BUDGET_SPENT)
+    lifecycle.begin_stop(tx, JobPhaseCause.BUDGET_SPENT)
     tx.job.ending = replace(tx.job.ending, exit_code=EXIT_FAILED, reason=reason)
 
 
@@ -133,7 +133,7 @@ def _end_if_impossible(tx: Transaction) -> None:
         reason = f"minReplicas={minimum}, but the nodes can run {devices}"
         is_mending = is_durable(tx.job) or tx.settings.nodes_may_come
         code = EXIT_FAILED if is_mending else EXIT_USAGE
-        lifecycle.end_job(tx, code, reason, StageCause.INPUT_REFUSED)
+        lifecycle.end_job(tx, code, reason, JobPhaseCause.INPUT_REFUSED)
 
 
 def view(job: Job, settings: JobSettings) -> PolicyView:
@@ -163,7 +163,7 @@ def view(job: Job, settings: JobSettings) -> PolicyView:
         offered=job.offer.replicas,
         offer_reason=job.offer.reason,
         reclaimed=reclaimed if job.offer.replicas is None else 0,
-        is_urgent=job.sizing.is_urgent or job.stage is Stage.STARTING,
+        is_urgent=job.sizing.is_urgent or job.phase is JobPhase.STARTING,
         pace=job.sizing.pace,
         costs=job.sizing.costs,
     )
@@ -294,8 +294,8 @@ def _progress(job: Job, name: ReplicaId) -> int:
 
 def plan(tx: Transaction) -> None:
     """Tell the membership who may join and who is to leave now."""
-    ready = _starters(tx) if tx.job.stage is Stage.STARTING else spares(tx.job)
-    if tx.job.stage is Stage.ENDED:
+    ready = _starters(tx) if tx.job.phase is JobPhase.STARTING else spares(tx.job)
+    if tx.job.phase is JobPhase.ENDED:
         return
     job = tx.job
     if any(
@@ -323,7 +323,7 @@ def _starters(tx: Transaction) -> list[ReplicaId]:
     if is_pending:
         _restore(tx)
     membership = tx.job.membership
-    if membership.restore is None or tx.job.stage is Stage.ENDED:
+    if membership.restore is None or tx.job.phase is JobPhase.ENDED:
         return spares(tx.job)
     for name, spare in membership.spares.items():
         if spare.calls > membership.calls:
@@ -358,7 +358,7 @@ def _restore(tx: Transaction) -> None:
     if found is None and not tx.job.checkpoints.exist:
         found = restoring.NOTHING
     if found is None:
-        lost = StageCause.STATE_LOST
+        lost = JobPhaseCause.STATE_LOST
         lifecycle.end_job(tx, EXIT_STATE_LOST, restoring.nothing_left(tx.job), lost)
         return
     membership = restoring.restored(tx.job.membership, found)

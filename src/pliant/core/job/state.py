@@ -36,7 +36,7 @@ from pliant.core.values import (
 )
 
 
-class Stage(StrEnum):
+class JobPhase(StrEnum):
     """Where a job is in its life."""
 
     RECOVERING = "recovering"
@@ -399,7 +399,7 @@ class Job:
     """Everything the controller knows; a plain value, safe to log.  Each part has one owner."""
 
     membership: Membership
-    stage: Stage = Stage.RECOVERING
+    phase: JobPhase = JobPhase.RECOVERING
     replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
 
     named: int = 0

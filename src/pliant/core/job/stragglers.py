@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pliant.core.events import Progressed
 from pliant.core.job import replicas
-from pliant.core.job.state import Job, ReplicaState, Slow, Slowness, Stage, spares, trainers
+from pliant.core.job.state import Job, JobPhase, ReplicaState, Slow, Slowness, spares, trainers
 from pliant.core.job.transaction import Transaction
 from pliant.core.membership.state import NEVER
 from pliant.core.values import ReplicaId
@@ -33,7 +33,7 @@ def hear_slowness(tx: Transaction, event: Progressed) -> None:
 def look_at_slow(tx: Transaction) -> None:
     """Tell who is slow for long, and let a spare take its place."""
     job = tx.job
-    if not job.stragglers.slow or job.stage is not Stage.RUNNING:
+    if not job.stragglers.slow or job.phase is not JobPhase.RUNNING:
         return
     known = slow_among(job.stragglers.slow, trainers(job))
     known, new = with_told(known, tx.now_s, tx.settings.slow_s)

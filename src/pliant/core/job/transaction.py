@@ -17,6 +17,7 @@ from pliant.core.job.state import (
     Ending,
     History,
     Job,
+    JobPhase,
     JobSettings,
     Nodes,
     Offer,
@@ -24,12 +25,11 @@ from pliant.core.job.state import (
     Replica,
     ReplicaState,
     Sizing,
-    Stage,
     Start,
     Stragglers,
     heard_devices,
 )
-from pliant.core.job.transitions import ReplicaCause, StageCause, replicas_after, stage_after
+from pliant.core.job.transitions import JobPhaseCause, ReplicaCause, phase_after, replicas_after
 from pliant.core.membership.state import Membership, Moment
 from pliant.core.table import Table
 from pliant.core.values import ReplicaId
@@ -42,7 +42,7 @@ class JobDraft(Job):
     __setattr__ = object.__setattr__
 
     membership: Membership
-    stage: Stage
+    phase: JobPhase
     replicas: Table[ReplicaId, Replica]
     named: int
     nodes: Nodes
@@ -99,9 +99,9 @@ class Transaction:
             min_replicas=self.settings.policy.min_replicas,
         )
 
-    def enter(self, stage: Stage, cause: StageCause) -> None:
-        """Bring the job to another stage."""
-        self.job.stage = stage_after(self.job, stage, cause)
+    def enter(self, phase: JobPhase, cause: JobPhaseCause) -> None:
+        """Bring the job to another phase."""
+        self.job.phase = phase_after(self.job, phase, cause)
 
     def move(
         self, name: ReplicaId, replica: Replica, state: ReplicaState, cause: ReplicaCause

@@ -1,6 +1,6 @@
-"""Tables of a job's stages and of its replicas' states, and the two functions that follow them.
+"""Tables of a job's phases and of its replicas' states, and the two functions that follow them.
 
-Nothing else sets ``Job.stage`` or ``Replica.state``.  Must not know when a transition is made, nor
+Nothing else sets ``Job.phase`` or ``Replica.state``.  Must not know when a transition is made, nor
 what else comes of it.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from pliant.core.job.state import Job, Replica, ReplicaState, Stage
+from pliant.core.job.state import Job, JobPhase, Replica, ReplicaState
 from pliant.core.table import Table
 from pliant.core.transitions import Machine
 from pliant.core.values import ReplicaId
 
 
-class StageCause(StrEnum):
-    """What brings a job to another stage."""
+class JobPhaseCause(StrEnum):
+    """What brings a job to another phase."""
 
     NONE_RECORDED = "nobody to wait for"
     """The register tells of no member."""
@@ -53,52 +53,52 @@ class ReplicaCause(StrEnum):
     EXITED = "process gone"
 
 
-_ENDED = frozenset({Stage.ENDED})
-_STOPPING = frozenset({Stage.STOPPING})
+_ENDED = frozenset({JobPhase.ENDED})
+_STOPPING = frozenset({JobPhase.STOPPING})
 _STOPPING_OR_ENDED = _STOPPING | _ENDED
-_STARTING = frozenset({Stage.STARTING})
-_RUNNING = frozenset({Stage.RUNNING})
-_FINISHING = frozenset({Stage.FINISHING})
+_STARTING = frozenset({JobPhase.STARTING})
+_RUNNING = frozenset({JobPhase.RUNNING})
+_FINISHING = frozenset({JobPhase.FINISHING})
 
-STAGES: Machine[Stage] = Machine(
+JOB_PHASES: Machine[JobPhase] = Machine(
     name="job",
-    initial=Stage.RECOVERING,
+    initial=JobPhase.RECOVERING,
     rows={
-        Stage.RECOVERING: {
-            StageCause.STOP_ASKED: _ENDED,
-            StageCause.NONE_RECORDED: _STARTING,
-            StageCause.NONE_LEFT: _STARTING,
-            StageCause.REGISTERED: _RUNNING,
-            StageCause.OUTCOME_RECORDED: _FINISHING,
+        JobPhase.RECOVERING: {
+            JobPhaseCause.STOP_ASKED: _ENDED,
+            JobPhaseCause.NONE_RECORDED: _STARTING,
+            JobPhaseCause.NONE_LEFT: _STARTING,
+            JobPhaseCause.REGISTERED: _RUNNING,
+            JobPhaseCause.OUTCOME_RECORDED: _FINISHING,
         },
-        Stage.STARTING: {
-            StageCause.PREPARED: _RUNNING,
-            StageCause.STOP_ASKED: _STOPPING_OR_ENDED,
-            StageCause.BUDGET_SPENT: _STOPPING_OR_ENDED,
-            StageCause.STATE_LOST: _ENDED,
-            StageCause.INPUT_REFUSED: _ENDED,
+        JobPhase.STARTING: {
+            JobPhaseCause.PREPARED: _RUNNING,
+            JobPhaseCause.STOP_ASKED: _STOPPING_OR_ENDED,
+            JobPhaseCause.BUDGET_SPENT: _STOPPING_OR_ENDED,
+            JobPhaseCause.STATE_LOST: _ENDED,
+            JobPhaseCause.INPUT_REFUSED: _ENDED,
         },
-        Stage.RUNNING: {
-            StageCause.STOP_ASKED: _STOPPING_OR_ENDED,
-            StageCause.BUDGET_SPENT: _STOPPING_OR_ENDED,
-            StageCause.FINISHED: _FINISHING,
-            StageCause.STATE_LOST: _STARTING | _ENDED,
-            StageCause.INPUT_REFUSED: _ENDED,
+        JobPhase.RUNNING: {
+            JobPhaseCause.STOP_ASKED: _STOPPING_OR_ENDED,
+            JobPhaseCause.BUDGET_SPENT: _STOPPING_OR_ENDED,
+            JobPhaseCause.FINISHED: _FINISHING,
+            JobPhaseCause.STATE_LOST: _STARTING | _ENDED,
+            JobPhaseCause.INPUT_REFUSED: _ENDED,
         },
-        Stage.STOPPING: {
-            StageCause.STOP_ASKED: _ENDED,
-            StageCause.STOP_CUT_SHORT: _ENDED,
-            StageCause.FINISHED: _FINISHING,
-            StageCause.STATE_LOST: _ENDED,
-            StageCause.INPUT_REFUSED: _ENDED,
+        JobPhase.STOPPING: {
+            JobPhaseCause.STOP_ASKED: _ENDED,
+            JobPhaseCause.STOP_CUT_SHORT: _ENDED,
+            JobPhaseCause.FINISHED: _FINISHING,
+            JobPhaseCause.STATE_LOST: _ENDED,
+            JobPhaseCause.INPUT_REFUSED: _ENDED,
         },
-        Stage.FINISHING: {
-            StageCause.ALL_GONE: _ENDED,
-            StageCause.STATE_LOST: _STARTING | _ENDED,
-            StageCause.STOP_ASKED: _ENDED,
-            StageCause.INPUT_REFUSED: _ENDED,
+        JobPhase.FINISHING: {
+            JobPhaseCause.ALL_GONE: _ENDED,
+            JobPhaseCause.STATE_LOST: _STARTING | _ENDED,
+            JobPhaseCause.STOP_ASKED: _ENDED,
+            JobPhaseCause.INPUT_REFUSED: _ENDED,
         },
-        Stage.ENDED: {},
+        JobPhase.ENDED: {},
     },
 )
 """Where a job's life may lead."""
@@ -147,9 +147,9 @@ REPLICAS: Machine[ReplicaState] = Machine(
 """Where a replica's life may lead; members leave, anyone else ends at once."""
 
 
-def stage_after(job: Job, stage: Stage, cause: StageCause) -> Stage:
-    """Return the stage that a job enters; the only place that allows one.  It may be in it."""
-    return stage if job.stage is stage else STAGES.follow(job.stage, cause, stage)
+def phase_after(job: Job, phase: JobPhase, cause: JobPhaseCause) -> JobPhase:
+    """Return the phase that a job enters; the only place that allows one.  It may be in it."""
+    return phase if job.phase is phase else JOB_PHASES.follow(job.phase, cause, phase)
 
 
 def replicas_after(
