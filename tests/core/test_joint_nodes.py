@@ -166,15 +166,9 @@ def test_hosts_of_one_rack_are_one_node_first() -> None:
     assert hosts_of(joint_nodes(lone, {}, TWO, now_s=1.0)) == [("a", "b"), ("c", "d")]
 
 
-def test_those_of_a_rack_with_as_many_devices_find_each_other() -> None:
-    lone = [host("a", 2), host("b", 4), host("c", 2), host("d", 4)]
-
-    assert hosts_of(joint_nodes(lone, {}, TWO, now_s=1.0)) == [("a", "c"), ("b", "d")]
-
-
-def test_devices_of_which_no_replica_comes_do_not_count() -> None:
+def test_a_host_without_room_for_its_part_is_left_out() -> None:
     rule = JointRule(hosts=2, workers=8)
-    lone = [host("a", 4), host("b", 9), host("c", 7), host("d", 3)]
+    lone = [host("a", 4), host("b", 3), host("c", 7), host("d", 9)]
 
     assert hosts_of(joint_nodes(lone, {}, rule, now_s=1.0)) == [("a", "c")]
 

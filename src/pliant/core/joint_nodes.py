@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -35,10 +35,6 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0
 
 STEADY_S = MOST_PAUSE_S
 """After so long as one node, in seconds, what failed before does not count any more."""
-
-MOST_LOOKS = 10_000
-"""At how many hosts the search for one node looks at most: with many pairs that are not joined now
-it could last for ever, and they are looked at again when the first of these may be."""
 
 
 class NodeHosts(NamedTuple):
@@ -164,79 +160,43 @@ def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) 
 def joint_nodes(
     lone: Iterable[LoneHost], tries: PairTries, rule: JointRule, *, now_s: float
 ) -> tuple[NodeHosts, ...]:
-    """Choose which hosts become one node now.
+    """Choose which hosts become one node now: those of one site first, then any, by name.
 
-    Those of one site first, and of them those with room for as many replicas: what one has more
-    than the others lies idle.  Who has few to choose from chooses first.  A host without room for
-    its part of one replica is left out.
+    What a host has more than the others of its node lies idle.  A host without room for its part
+    of one replica is left out.
     """
     left = [one for one in lone if rule.room(one.devices) > 0]
     apart = {pair for pair, one in tries.items() if now_s < one.until_s}
     found: list[NodeHosts] = []
-    for alike in _closeness(rule):
-        groups: dict[Hashable, list[LoneHost]] = {}
+    for is_by_site in (True, False):
+        groups: dict[str, list[NodeId]] = {}
         for one in left:
-            groups.setdefault(alike(one), []).append(one)
-        for group in groups.values():
-            for hosts in _sets_of(_ordered(group, apart, rule), rule.hosts, apart):
-                found.append(_headed(hosts, tries))
+            groups.setdefault(_site(one, rule) if is_by_site else "", []).append(one.node)
+        for nodes in groups.values():
+            found += [_headed(hosts, tries) for hosts in _sets_of(nodes, rule.hosts, apart)]
         taken = {node for joint in found for node in joint.hosts}
         left = [one for one in left if one.node not in taken]
     return tuple(sorted(found))
 
 
-def _closeness(rule: JointRule) -> Sequence[Callable[[LoneHost], Hashable]]:
-    """Return by what hosts are taken together, the closest first."""
-
-    def site(one: LoneHost) -> str:
-        return dict(one.labels).get(rule.label or HOST, one.node) if rule.label else ""
-
-    def room(one: LoneHost) -> int:
-        return rule.room(one.devices)
-
-    return (lambda one: (site(one), room(one)), site, room, lambda one: None)
+def _site(one: LoneHost, rule: JointRule) -> str:
+    return dict(one.labels).get(rule.label, one.node) if rule.label else ""
 
 
-def _ordered(group: Sequence[LoneHost], apart: set[Pair], rule: JointRule) -> list[NodeId]:
-    """Return the hosts of a group in the order in which they choose; neighbours have like room."""
-    nodes = {one.node for one in group}
-    barred = Counter(node for pair in apart if pair <= nodes for node in pair)
-    order = sorted(group, key=lambda one: (-barred[one.node], -rule.room(one.devices), one.node))
-    return [one.node for one in order]
-
-
-def _sets_of(nodes: Sequence[NodeId], count: int, apart: set[Pair]) -> list[tuple[NodeId, ...]]:
-    """Return disjoint sets of so many hosts, no two of one set apart."""
-    found, left = [], list(nodes)
+def _sets_of(nodes: Iterable[NodeId], count: int, apart: set[Pair]) -> Iterator[list[NodeId]]:
+    """Iterate over disjoint sets of so many hosts, no two of one set apart."""
+    left = sorted(nodes)
     while len(left) >= count:
-        chosen = _chosen((), left, count, apart, looks=[MOST_LOOKS])
-        if chosen is None:
-            break
-        found.append(chosen)
-        left = [node for node in left if node not in chosen]
-    return found
-
-
-def _chosen(
-    before: tuple[NodeId, ...],
-    left: Sequence[NodeId],
-    count: int,
-    apart: set[Pair],
-    looks: list[int],
-) -> tuple[NodeId, ...] | None:
-    """Add hosts to those that were chosen before, so that there are so many; None: it cannot be."""
-    if len(before) == count:
-        return before
-    for number, node in enumerate(left):
-        looks[0] -= 1
-        if len(left) - number < count - len(before) or looks[0] < 0:
-            return None
-        rest = left[number + 1 :]
-        if apart:
-            rest = [other for other in rest if frozenset((node, other)) not in apart]
-        if (found := _chosen((*before, node), rest, count, apart, looks)) is not None:
-            return found
-    return None
+        chosen = left[:1]
+        for node in left[1:]:
+            is_near = all(frozenset((node, other)) not in apart for other in chosen)
+            if is_near and len(chosen) < count:
+                chosen.append(node)
+        if len(chosen) == count:
+            yield chosen
+            left = [node for node in left if node not in chosen]
+        else:
+            left = left[1:]
 
 
 def _headed(hosts: Iterable[NodeId], tries: PairTries) -> NodeHosts:
