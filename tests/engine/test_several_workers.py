@@ -17,7 +17,7 @@ from pliant.core.errors import ConfigError
 from pliant.engine import local_tensors
 from pliant.engine import several_workers as workers
 from pliant.engine.member.inner_messages import FollowerCame
-from pliant.engine.member.replica_workers import FollowerCrew
+from pliant.engine.member.replica_workers import ReplicaWorkers
 from pliant.engine.sharding import device_mesh
 from pliant.engine.sharding.stages import Stages
 
@@ -96,16 +96,16 @@ def test_workers_are_compared_with_the_first_of_their_stage(tmp_path: Path) -> N
 
     def compare(*followers: tuple[tuple[str, str], ...]) -> None:
         (meeting := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
-        crew = FollowerCrew(
+        workers = ReplicaWorkers(
             meeting, 4, traits=said("[2]"), within_s=9.0, stage_of=lambda place: place // 2
         )
         for place, traits in enumerate(followers, start=1):
-            crew._endpoints[place] = "there"
-            crew._came[place] = FollowerCame(place=place, endpoint="there", traits=traits)
+            workers._endpoints[place] = "there"
+            workers._came[place] = FollowerCame(place=place, endpoint="there", traits=traits)
         try:
-            crew.await_all()
+            workers.await_all()
         finally:
-            crew._listener.close()
+            workers._listener.close()
 
     compare(said("[2]"), said("[3]"), said("[3]"))
     with pytest.raises(ConfigError, match=r"'a' is \[4\] on worker 3 .* and \[3\] on worker 2"):
@@ -129,7 +129,7 @@ def test_parts_that_are_no_boxes_are_not_for_checkpoints(monkeypatch: Any) -> No
 
 
 def test_a_follower_that_does_not_come_is_told(tmp_path: Path) -> None:
-    crew = FollowerCrew(tmp_path, 2, traits=(), within_s=-1.0)
+    workers = ReplicaWorkers(tmp_path, 2, traits=(), within_s=-1.0)
 
     with pytest.raises(ConfigError, match="and worker 1 has not within"):
-        crew.await_all()
+        workers.await_all()

@@ -93,7 +93,7 @@ TOPICS = (
         (
             *("checkpoint/", "cli/checkpoint_commands", "core/durability"),
             *("engine/member/alone", "engine/state/initial_weights"),
-            *("engine/state/restored", "engine/state/training_state"),
+            *("engine/state/saving", "engine/state/training_state"),
         ),
     ),
     Topic(

@@ -20,7 +20,7 @@ from pliant.engine.member.follower_membership import FollowerMembership
 from pliant.engine.member.followers import wait_to_be_ended
 from pliant.engine.member.formed import Shape
 from pliant.engine.member.membership_port import TrainingCallbacks
-from pliant.engine.member.replica_workers import OF_THE_MODEL, FollowerCrew
+from pliant.engine.member.replica_workers import OF_THE_MODEL, ReplicaWorkers
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.settings import SessionSettings, UserObjects
@@ -183,12 +183,12 @@ def traits(model: torch.nn.Module, identity: Identity) -> Identity:
 
 def followers_of(
     context: WorkerContext, model: torch.nn.Module, identity: Identity
-) -> FollowerCrew | None:
+) -> ReplicaWorkers | None:
     """Return the other workers of this replica; None if it is the only one."""
     assignment = context.assignment
     if assignment.workers_per_replica == 1:
         return None
-    return FollowerCrew(
+    return ReplicaWorkers(
         Path(assignment.inner),
         assignment.workers_per_replica,
         traits=traits(model, identity),

@@ -12,9 +12,8 @@ import pytest
 from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation
 from pliant.engine.member import main_thread
-from pliant.engine.member.crew_watch import CrewWatch
 from pliant.engine.member.inner_messages import WorkerIsAt
-from pliant.engine.member.main_thread import MainThreadWatch
+from pliant.engine.member.main_thread import MainThreadWatch, ReplicaThreads
 
 G = Generation(3)
 
@@ -74,28 +73,28 @@ def test_who_waits_for_its_replica_has_stood_still_for_a_while(
 
 
 def test_only_answers_to_the_last_question_count() -> None:
-    crew = CrewWatch((1,))
-    crew.own = SimpleNamespace(locate=lambda: Whereabouts.REPLICA)  # type: ignore[assignment]
-    first = crew.ask(1)
+    threads = ReplicaThreads((1,))
+    threads.own = SimpleNamespace(locate=lambda: Whereabouts.REPLICA)  # type: ignore[assignment]
+    first = threads.ask(1)
     assert first is not None
-    crew.hear(WorkerIsAt(place=1, number=first.number, where=Whereabouts.SCRIPT))
+    threads.hear(WorkerIsAt(place=1, number=first.number, where=Whereabouts.SCRIPT))
 
-    assert crew.conclude(NO_GENERATION, G) == (NO_GENERATION, 1)
-    second = crew.ask(1)
+    assert threads.conclude(NO_GENERATION, G) == (NO_GENERATION, 1)
+    second = threads.ask(1)
     assert second is not None
-    assert crew.conclude(NO_GENERATION, G) == (NO_GENERATION, None)
-    crew.hear(WorkerIsAt(place=1, number=second.number, where=Whereabouts.MEMBERS))
-    assert crew.conclude(NO_GENERATION, G) == (G, None)
+    assert threads.conclude(NO_GENERATION, G) == (NO_GENERATION, None)
+    threads.hear(WorkerIsAt(place=1, number=second.number, where=Whereabouts.MEMBERS))
+    assert threads.conclude(NO_GENERATION, G) == (G, None)
 
 
 def test_who_owes_an_answer_is_not_asked_again() -> None:
-    crew = CrewWatch((1,))
-    first = crew.ask(1)
+    threads = ReplicaThreads((1,))
+    first = threads.ask(1)
     assert first is not None
 
-    assert crew.ask(1) is None
-    crew.hear(WorkerIsAt(place=1, number=first.number, where=Whereabouts.SCRIPT))
-    assert crew.ask(1) is not None
+    assert threads.ask(1) is None
+    threads.hear(WorkerIsAt(place=1, number=first.number, where=Whereabouts.SCRIPT))
+    assert threads.ask(1) is not None
 
 
 def test_a_builder_that_waits_says_nothing_of_the_main_thread() -> None:

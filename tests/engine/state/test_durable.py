@@ -13,9 +13,10 @@ from torch.distributed.checkpoint import state_dict as dcp
 
 from pliant.core.errors import ConfigError
 from pliant.engine.local_tensors import TensorPart
+from pliant.engine.sharding.stages import Stages
 from pliant.engine.state import durable
-from pliant.engine.state.durable import CheckpointDamaged
-from pliant.engine.state.restored import restore
+from pliant.engine.state.durable import CheckpointDamaged, StagedDescriber
+from pliant.engine.state.saving import restore
 from pliant.engine.state.training_state import State
 
 
@@ -283,3 +284,50 @@ def test_a_run_begins_with_the_weights_and_moments_of_another() -> None:
         other.state.begin_with({k: v for k, v in weights.items() if ".bias" not in k}, {})
     with pytest.raises(ConfigError, match="has 'strange'"):
         other.state.begin_with({**weights, "strange": torch.zeros(1)}, {})
+
+
+class Both(Stages):
+    """One of two stages, in one process: it hears what the other has said before."""
+
+    def __init__(self, number: int, said: dict[int, str]) -> None:
+        super().__init__()
+        self.coordinates = (number,)
+        self._said = said
+
+    def gather_texts(self, text: str) -> list[str]:
+        self._said[self.coordinates[0]] = text
+        return [self._said.get(number, text) for number in range(2)]
+
+
+def stage(number: int) -> State:
+    model = nn.ModuleDict({str(number): nn.Linear(2, 2)})
+    model.register_buffer("angles", torch.full((3,), float(number)), persistent=False)
+    return State(
+        model=model,
+        local_buffers=frozenset(),
+        optimizers=[torch.optim.SGD(model.parameters())],
+        schedulers=[],
+        scaler=None,
+        extra={},
+    )
+
+
+def test_a_buffer_that_two_stages_have_under_one_name_is_kept_for_each() -> None:
+    """As the angles of rotary embeddings, of which each stage of a transformer has its own."""
+    said: dict[int, str] = {}
+    describers = [StagedDescriber(stage(number), {}, Both(number, said)) for number in range(2)]
+
+    for describer in describers * 2:
+        _, tensors = describer.describe(committed=0, calls=0)
+        assert tensors.keys() == describer.parts.keys()
+
+    first, second = (
+        {name for name, part in describer.parts.items() if part.is_first}
+        for describer in describers
+    )
+    assert not first & second
+    assert {name for name in first | second if "angles" in name} == {
+        "stages.0.buffers.angles",
+        "stages.1.buffers.angles",
+    }
+    assert "model.0.weight" in first

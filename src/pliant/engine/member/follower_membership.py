@@ -36,6 +36,7 @@ from pliant.core.values import NO_GENERATION, Generation, Order
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
 from pliant.engine.evaluation import EvaluationTeam
+from pliant.engine.member.follower_runtime import FollowerGroups, FollowerRuntime
 from pliant.engine.member.followers import wait_to_be_ended
 from pliant.engine.member.formed import Formed, Shape, form
 from pliant.engine.member.inner_channel import InnerConnection, connect_to_worker_0
@@ -70,8 +71,6 @@ from pliant.engine.member.membership_port import (
     TrainingCallbacks,
     VoteRequests,
 )
-from pliant.engine.member.rank_groups import PlaceGroups
-from pliant.engine.member.rank_runtime import PlaceRuntime
 from pliant.engine.member.rendezvous import Meeting
 from pliant.engine.member.state_handover import StateHandover
 from pliant.engine.worker.bootstrap import WorkerContext
@@ -103,7 +102,7 @@ class FollowerMembership:
         self.leads = False
         self._formed: Formed | None = None
         self._handover = StateHandover(
-            PlaceRuntime(now=lambda: self.member, fail=self._fail, received=self._receive),
+            FollowerRuntime(now=lambda: self.member, fail=self._fail, received=self._receive),
             callbacks,
         )
         self._directives: queue.SimpleQueue[Deed | CallReturned | CallBroke | None] = (
@@ -113,7 +112,7 @@ class FollowerMembership:
         self.lost = threading.Event()
         """Worker 0 has ended before its time: this process is about to be ended by its agent."""
         self._is_over = False
-        self._groups = PlaceGroups(
+        self._groups = FollowerGroups(
             context, shape, say=self._say, committed=lambda: self.member.committed
         )
         self._connection = InnerConnection(

@@ -1,7 +1,7 @@
 """Followers: what worker 0 asks of the other workers of its replica; of one worker there are none.
 
 Owns the port, whose own methods are those of a replica of one.  Must not know how the others are
-reached (``follower_crew``).
+reached (``replica_workers``).
 """
 
 from __future__ import annotations

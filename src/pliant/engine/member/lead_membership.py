@@ -33,13 +33,13 @@ from pliant.engine.member.membership_port import (
     StepDecision,
     VoteRequests,
 )
-from pliant.engine.member.replica_workers import FollowerCrew
+from pliant.engine.member.replica_workers import ReplicaWorkers
 
 
 class LeadMembership:
     """See the module's text; one per process."""
 
-    def __init__(self, elastic: ElasticMembership, followers: FollowerCrew) -> None:
+    def __init__(self, elastic: ElasticMembership, followers: ReplicaWorkers) -> None:
         self._elastic = elastic
         self._followers = followers
 

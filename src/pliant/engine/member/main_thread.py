@@ -1,7 +1,8 @@
 """Main thread: where that of a worker is, as another thread of its process can see.
 
-Owns telling waiting for others of the replica from computing, and from hanging in the script.  Must
-not know the protocol, nor what follows: ``core.membership.failure.worker_activity`` decides that.
+Owns telling waiting for others of the replica from computing, and from hanging in the script; and,
+on worker 0, asking the followers where theirs are.  Must not know the protocol, nor what follows:
+``core.membership.failure.worker_activity`` decides that.
 
     says so itself     it waits on the inner channel, or for members of its place
     innermost frame    of torch.distributed: a collective inside the replica
@@ -17,11 +18,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from pliant.core.membership.failure import worker_activity
 from pliant.core.membership.failure.worker_activity import Whereabouts
+from pliant.core.values import NO_GENERATION, Generation
+from pliant.engine.member.inner_messages import WhereAreYou, WorkerIsAt
 
 STILL_S = 3.0
 """How long the thread must have computed nothing, in seconds."""
@@ -80,3 +84,45 @@ def _place_of(frame: FrameType | None) -> Whereabouts:
     if "/torch/distributed/" in file:
         return Whereabouts.REPLICA
     return Whereabouts.ENGINE if "/pliant/engine/" in file else Whereabouts.SCRIPT
+
+
+class ReplicaThreads:
+    """Those of all workers of a replica, on its worker 0; a lock is its owner's affair."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        """``places``: of the followers."""
+        self.own = MainThreadWatch()
+        self._places = places
+        self._asked: dict[int, int] = {}
+        self._said: dict[int, WorkerIsAt] = {}
+
+    def ask(self, place: int) -> WhereAreYou | None:
+        """Return the next question for a follower; None while it owes an answer.
+
+        They would pile up before one that keeps the interpreter lock.
+        """
+        asked, said = self._asked.get(place, 0), self._said.get(place)
+        if asked != (0 if said is None else said.number):
+            return None
+        self._asked[place] = asked + 1
+        return WhereAreYou(number=asked + 1)
+
+    def hear(self, answer: WorkerIsAt) -> None:
+        """Take note of an answer."""
+        self._said[answer.place] = answer
+
+    def conclude(self, waiting: Generation, current: Generation) -> tuple[Generation, int | None]:
+        """Return in which generation the replica waits for others, and which worker holds it up.
+
+        ``waiting``: in which the main thread of worker 0 does; ``current``: in which it is.
+        """
+        own = Whereabouts.MEMBERS if waiting else self.own.locate()
+        workers = [own, *map(self._whereabouts, self._places)]
+        there = (waiting or current) if worker_activity.waits(workers) else NO_GENERATION
+        return there, worker_activity.blocking_worker(workers)
+
+    def _whereabouts(self, place: int) -> Whereabouts:
+        said = self._said.get(place)
+        if said is None or said.number != self._asked.get(place):  # it may be elsewhere by now
+            return Whereabouts.ENGINE
+        return said.where

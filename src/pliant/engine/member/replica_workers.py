@@ -1,4 +1,4 @@
-"""Follower crew: the other workers of a replica, as its worker 0 sees them.
+"""Replica workers: the other workers of a replica, as its worker 0 sees them.
 
 Owns telling them what to do, and waiting for what they say.  What follows from that is decided in
 ``core.membership.follower_answers``.  Must not know steps, state or the coordinator.
@@ -41,7 +41,6 @@ from pliant.core.values import Generation, Order
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.rendezvous import Abort
-from pliant.engine.member.crew_watch import CrewWatch
 from pliant.engine.member.followers import Followers, PartDamaged, StateRefused, wait_to_be_ended
 from pliant.engine.member.inner_channel import InnerConnection, InnerListener
 from pliant.engine.member.inner_messages import (
@@ -60,6 +59,7 @@ from pliant.engine.member.inner_messages import (
     MemberStanding,
     WorkerIsAt,
 )
+from pliant.engine.member.main_thread import ReplicaThreads
 
 LOOK_S = 1.0
 """Between two looks of who waits for followers, in seconds; their answers wake it at once."""
@@ -71,7 +71,7 @@ _PLACES = "places"
 """Name under which the members of a generation say where their followers are."""
 
 
-class FollowerCrew(Followers):
+class ReplicaWorkers(Followers):
     """Those of a replica of several workers; on its worker 0."""
 
     def __init__(
@@ -100,7 +100,7 @@ class FollowerCrew(Followers):
         self._came: dict[int, FollowerCame] = {}
         self._connections: dict[int, InnerConnection] = {}
         self._changed = threading.Condition()
-        self._watch = CrewWatch(self._said.places)
+        self._watch = ReplicaThreads(self._said.places)
         self._is_over = False
         self.lost = threading.Event()
         """One has ended before its time: this process is about to be ended by its agent."""

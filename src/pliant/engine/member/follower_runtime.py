@@ -1,7 +1,8 @@
-"""Place groups: the groups that a follower has with the followers of its place elsewhere.
+"""Follower runtime: what a follower does of the protocol, as worker 0 says.
 
-Owns their connecting in the background, and giving them up, as worker 0 says.  Must not know which
-generations are wanted, or what is exchanged.
+Owns its groups with the followers of the same local rank in other replicas: their connecting in the
+background, and giving them up; and what of a state's handover worker 0 is told.  Must not know
+which generations are wanted, or what is exchanged.
 
     inner channel's thread   build, abandon
     builder threads          one per generation: connect, then answer Built or NotBuilt
@@ -12,16 +13,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
+from pliant.core.events import Event, Refused, Unrestorable
 from pliant.core.membership.follower_answers import Answer, Built, NotBuilt
+from pliant.core.membership.member import Member
+from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Order, ReplicaId
 from pliant.engine.comm.group import Group
 from pliant.engine.member.formed import Shape, window_size_for
 from pliant.engine.member.group_builds import GroupBuilds
 from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.wire.messages import WorkerNote
 
 
-class PlaceGroups:
+class FollowerGroups:
     """See the module's text; one per follower."""
 
     def __init__(
@@ -97,3 +104,39 @@ class PlaceGroups:
             self._say(
                 NotBuilt(place=place, generation=generation, reason=reason, unreached=unreached)
             )
+
+
+class PartFailure(Protocol):
+    """Tells worker 0 that this place's part did not come about."""
+
+    def __call__(self, generation: Generation, reason: str, **kind: bool) -> None:
+        """``kind``: as the fields of ``Failed``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerRuntime:
+    """See the module's text."""
+
+    now: Callable[[], Member]
+    fail: PartFailure
+    received: Callable[[Generation], None]
+
+    @property
+    def member(self) -> Member:
+        """As of worker 0."""
+        return self.now()
+
+    def tell(self, message: Event | WorkerNote) -> None:
+        """Tell worker 0 why this place takes no state."""
+        if isinstance(message, Refused) and message.replica == self.member.replica:
+            self.fail(message.generation, message.reason, is_refusal=True)
+        elif isinstance(message, Unrestorable):
+            self.fail(message.generation, message.reason, is_damage=True)
+
+    def tell_busy(self, max_s: float) -> None:
+        """Worker 0 tells."""
+
+    def receive(self, order: Order, resolution: Resolution) -> None:
+        """Tell that this place has its part."""
+        del resolution
+        self.received(order.generation)
