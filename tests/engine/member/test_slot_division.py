@@ -30,7 +30,7 @@ def order(generation: int, *names: str) -> Order:
 
 
 def group(rank: int, size: int) -> Any:
-    return SimpleNamespace(rank=rank, size=size, windows=None)
+    return SimpleNamespace(rank=rank, size=size, shared=None)
 
 
 class Members:
