@@ -66,7 +66,7 @@ def test_it_ends_as_one_after_the_other(job: Job, dead: list[ReplicaId], late: i
     )
 
     assert group.members(together.membership) == group.members(apart.membership)
-    is_over = apart.phase is JobPhase.FINISHING  # nobody asks for the membership's phase any more
+    is_over = apart.phase is JobPhase.FINISHING  # with the first of several: no more is counted
     assert is_over or together.membership.phase is apart.membership.phase
     assert together.membership.orders.issued <= apart.membership.orders.issued
     assert together.replicas == apart.replicas
@@ -75,4 +75,4 @@ def test_it_ends_as_one_after_the_other(job: Job, dead: list[ReplicaId], late: i
         apart.ending.exit_code,
         apart.nodes.devices,
     )
-    assert together.budget.losses == apart.budget.losses
+    assert is_over or together.budget.losses == apart.budget.losses
