@@ -12,10 +12,9 @@ from tests.core.explorer.world import Violation, World, find, is_mute, running_o
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
 from pliant.core.job.state import Job, JobPhase, is_durable
-from pliant.core.membership import state as group
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.membership.state import Timeouts
+from pliant.core.membership.state import Timeouts, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, Order, Register, ReplicaId
 
@@ -225,7 +224,7 @@ def check_leaving(universe: Universe, world: World, number: int) -> None:
     Or if it is saved before: what becomes of the last holder then, ``check_holder`` says.
     """
     job: Job = universe.states[world.coordinator]
-    if universe.node_name(number) not in job.nodes.leaving or not group.members(job.membership):
+    if universe.node_name(number) not in job.nodes.leaving or not members(job.membership):
         return
     if is_durable(job):
         return

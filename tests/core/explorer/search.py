@@ -19,7 +19,7 @@ from tests.core.explorer.world import NO_FAULTS, Violation, World, is_mute
 
 from pliant.core.commands import Prepare, Reform, Switch
 from pliant.core.job.state import Job, JobPhase
-from pliant.core.membership import state as group
+from pliant.core.membership.state import members, outsiders
 
 IN_PLACE = ("computing", "held", "spare")
 
@@ -133,7 +133,7 @@ def is_over(universe: Universe, world: World) -> bool:
     if job.offer.replicas is not None and job.offer.replicas < universe.min_replicas:
         return True
     mute = {p.name for p in world.processes if p.unreaped or is_mute(world, p)}
-    holders = frozenset(group.members(job.membership)) - group.outsiders(job.membership)
+    holders = frozenset(members(job.membership)) - outsiders(job.membership)
     if holders and holders <= {process.name for process in world.processes if process.is_locked}:
         return True
     room = sum(universe.nodes[number] for number in reached(world)) - sum(

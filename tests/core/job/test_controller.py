@@ -52,8 +52,7 @@ from pliant.core.events import (
 )
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobPhase, JobSettings, Ready, ReplicaState, live
-from pliant.core.membership import state as group
-from pliant.core.membership.state import Timeouts
+from pliant.core.membership.state import NEVER, Timeouts, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Found, Generation, Lineage, NodeId, Order, Register, ReplicaId, Seat
@@ -479,7 +478,7 @@ class AnyOrder(RuleBasedStateMachine):
             return
         state = self.job.membership
         gone = self.exited - set(self.job.replicas)
-        assert not gone & (set(group.members(state)) | state.wait.awaiting | set(state.spares))
+        assert not gone & (set(members(state)) | state.wait.awaiting | set(state.spares))
         assert not gone & set(state.pulses)
 
     @invariant()
@@ -488,7 +487,7 @@ class AnyOrder(RuleBasedStateMachine):
         if state.phase in (Phase.EMPTY, Phase.STEADY, Phase.LOST):
             assert not state.wait.awaiting
             assert state.orders.attempt is None
-            assert state.wait.deadline_s == group.NEVER
+            assert state.wait.deadline_s == NEVER
 
     @invariant()
     def never_more_than_there_may_be(self) -> None:

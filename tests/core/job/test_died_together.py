@@ -10,7 +10,7 @@ from pliant.core.commands import Command, Reform, StartReplica
 from pliant.core.events import DiedTogether, Event, Exited, ExitKind, Finished
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobPhase
-from pliant.core.membership import state as group
+from pliant.core.membership.state import members
 from pliant.core.values import ReplicaId
 
 ONE_HAS_FINISHED, _ = controller.step(
@@ -65,7 +65,7 @@ def test_it_ends_as_one_after_the_other(job: Job, dead: list[ReplicaId], late: i
         job, DiedTogether(replicas=tuple(dead[: len(dead) - late])), *map(killed, dead)
     )
 
-    assert group.members(together.membership) == group.members(apart.membership)
+    assert members(together.membership) == members(apart.membership)
     is_over = apart.phase is JobPhase.FINISHING  # with the first of several: no more is counted
     assert is_over or together.membership.phase is apart.membership.phase
     assert together.membership.orders.issued <= apart.membership.orders.issued

@@ -44,8 +44,8 @@ from pliant.core.events import (
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobPhase, JobSettings, ReplicaState
 from pliant.core.membership import member as protocol
-from pliant.core.membership import state as group
 from pliant.core.membership.member import Member
+from pliant.core.membership.state import members, under_way
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
 
@@ -145,7 +145,7 @@ def test_who_slept_through_a_reform_changes_nothing_by_what_it_says(generation: 
     play = training()
     commands = play.wait(14.0, R2)
     assert EndReplica(replica=R1, reason="no sign of life for 10 s") in commands
-    assert group.members(play.job.membership) == (R2,)
+    assert members(play.job.membership) == (R2,)
     play.hear(Switched(replica=R2, generation=Generation(2), step=3))
     before, written = play.job.membership, len(play.written)
 
@@ -159,7 +159,7 @@ def test_who_slept_through_a_reform_changes_nothing_by_what_it_says(generation: 
 def member_in(generation: int) -> tuple[Member, Reform]:
     """Return r1 in a generation with r2, and the Reform of both that it slept through."""
     play = training()
-    first = group.under_way(play.job.membership)
+    first = under_way(play.job.membership)
     mine = Member(replica=R1, has_state=True, current=Generation(generation))
     reform = replace(first, generation=Generation(generation + 1))
     return mine, Reform(to=(R1, R2), order=reform)
@@ -241,14 +241,14 @@ def test_who_slept_through_the_roll_call_is_ended_wherever_it_says_it_is() -> No
     answer = replace(answer, asked_by=Incarnation(2))
     second.hear(replace(answer, replica=R2))
     second.wait(22.0, R2)
-    assert group.members(second.job.membership) == (R2,)
+    assert members(second.job.membership) == (R2,)
 
     asked = second.hear(NodeJoined(node=N1, devices=1, replicas=(R1,)))
     assert RollCall(to=(R1,)) in asked
     commands = second.hear(answer)
 
     assert [c.replica for c in commands if isinstance(c, EndReplica)] == [R1]
-    assert group.members(second.job.membership) == (R2,)
+    assert members(second.job.membership) == (R2,)
 
 
 def test_who_slept_through_a_restore_publishes_nothing_and_is_ended() -> None:

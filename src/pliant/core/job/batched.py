@@ -15,8 +15,7 @@ from dataclasses import replace
 from pliant.core.events import Event, Prepared, Progressed, Switched
 from pliant.core.job.state import Job, JobPhase, JobSettings, ReplicaState
 from pliant.core.job.transaction import Transaction, draft_of
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership, Pulse
+from pliant.core.membership.state import NEVER, Membership, Pulse, under_way
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.membership.worker_events import at_boundary
 from pliant.core.table import Table
@@ -70,7 +69,7 @@ def _first_answers(job: Job, events: Sequence[Event]) -> list[Answer]:
     kind = _awaited_kind(state)
     if kind is None or not events or not isinstance(events[0], kind):
         return heard
-    generation, left = group.under_way(state).generation, set(state.wait.awaiting)
+    generation, left = under_way(state).generation, set(state.wait.awaiting)
     for event in events:
         if (
             not isinstance(event, kind)

@@ -49,9 +49,8 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction, draft_of, frozen
 from pliant.core.job.transitions import JobPhaseCause
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
 from pliant.core.membership.failure import silence
-from pliant.core.membership.state import NEVER
+from pliant.core.membership.state import NEVER, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.tenancy import Demand, demand_of
@@ -267,7 +266,7 @@ def _settle(tx: Transaction) -> None:
     membership = tx.job.membership
     if tx.job.nodes.apart and membership.phase is Phase.STEADY:
         tx.job.nodes = replace(tx.job.nodes, apart=apart.met(tx.job.nodes.apart, company(tx.job)))
-    for name in group.members(membership):
+    for name in members(membership):
         replicas.enter(tx, name)
     has_begun = membership.orders.recorded is not None and membership.phase is not Phase.LOST
     if tx.job.phase is JobPhase.STARTING and has_begun:

@@ -31,9 +31,8 @@ from pliant.core.job.state import JobPhase, Replica, ReplicaState, is_member
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes, rejoin, worker_events
-from pliant.core.membership import state as group
 from pliant.core.membership.failure import silence
-from pliant.core.membership.state import NEVER, Membership
+from pliant.core.membership.state import NEVER, Membership, members, outsiders
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
@@ -433,9 +432,9 @@ def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
     Where nobody would be left it is for the exits, too: the last of them is what the job ends of.
     """
     tx.must_advance = False
-    present = frozenset(group.members(tx.job.membership))
+    present = frozenset(members(tx.job.membership))
     lost = frozenset(name for name in names if name in present)
-    others = present - lost - group.outsiders(tx.job.membership)
+    others = present - lost - outsiders(tx.job.membership)
     if lost and others and tx.job.phase is not JobPhase.FINISHING:
         replicas.drop_from_membership(tx, *lost)
 

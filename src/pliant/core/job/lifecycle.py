@@ -28,8 +28,7 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership
+from pliant.core.membership.state import NEVER, Membership, is_finished, members, under_way
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.text import counted, worker_name
@@ -44,7 +43,7 @@ def stop(tx: Transaction, kind: StopKind) -> None:
     if job.phase is JobPhase.FINISHING or job.ending.stop in (kind, StopKind.SUSPEND):
         return
     tx.job.ending = replace(job.ending, stop=kind)
-    present = group.members(job.membership)
+    present = members(job.membership)
     if job.membership.orders.recorded is None or not present or (is_held(job) and is_kept(job)):
         end_job(tx, EXIT_STOPPED, _stopped(job), JobPhaseCause.STOP_ASKED)
         return
@@ -91,12 +90,12 @@ def end_if_stop_is_overdue(tx: Transaction) -> None:
 def suspend_if_all_must_leave(tx: Transaction) -> None:
     """Save what there is where all who hold the state must go, and nobody else can come."""
     job = tx.job
-    members = group.members(job.membership)
+    present = members(job.membership)
     coming = (ReplicaState.STARTING, ReplicaState.SPARE)
     if (
         is_durable(job)
-        and bool(members)
-        and all(job.replicas[name].is_reclaimed for name in members)
+        and bool(present)
+        and all(job.replicas[name].is_reclaimed for name in present)
         and not any(replica.state in coming for replica in job.replicas.values())
         and (job.offer.replicas == 0 or not free_devices(job))
     ):
@@ -116,7 +115,7 @@ def finish_if_done(tx: Transaction) -> None:
     """Once every member has done its last step, let them all go."""
     job = tx.job
     is_stop = job.phase is JobPhase.STOPPING
-    if not group.is_finished(job.membership):
+    if not is_finished(job.membership):
         if is_stop and is_held(job) and is_kept(job):
             _end_stopped(tx, f"{_stopped(job)}, while waiting for a replacement")
         return
@@ -134,7 +133,7 @@ def finish_if_done(tx: Transaction) -> None:
         )
     tx.enter(JobPhase.FINISHING, JobPhaseCause.FINISHED)
     done = job.membership.finished | job.membership.orders.leavers
-    leader = None if is_stop else next(n for n in group.members(job.membership) if n in done)
+    leader = None if is_stop else next(n for n in members(job.membership) if n in done)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
     tx.job.ending = replace(tx.job.ending, stop_by_s=NEVER)
     tx.notes.append(reason)
@@ -338,7 +337,7 @@ def _start_over(tx: Transaction, why: str) -> None:
         costs=costs.interrupted(tx.job.sizing.costs),
     )
     fresh = (ReplicaState.STARTING, ReplicaState.SPARE)
-    members = group.under_way(tx.job.membership).replicas
+    members = under_way(tx.job.membership).replicas
     for name, replica in tx.job.replicas.items():
         is_fresh = replica.state in fresh and name not in members
         if not is_fresh and replica.state is not ReplicaState.ENDING:
@@ -414,7 +413,7 @@ def _end_stopped(tx: Transaction, reason: str) -> None:
 
 def _busy_until_s(membership: Membership, now_s: float) -> float:
     """Return until when a member has asked to be waited for; now if none has."""
-    pulses = (membership.pulses.get(name) for name in group.members(membership))
+    pulses = (membership.pulses.get(name) for name in members(membership))
     return max((pulse.busy_until_s for pulse in pulses if pulse is not None), default=now_s)
 
 

@@ -26,7 +26,7 @@ from pliant.core.job.state import (
 )
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
-from pliant.core.membership import state as group
+from pliant.core.membership.state import dispensable, members
 from pliant.core.policy import hysteresis
 from pliant.core.text import counted
 from pliant.core.values import NodeId, ReplicaId, StopKind
@@ -117,7 +117,7 @@ def _end_for(tx: Transaction, reason: str) -> None:
     job = tx.job
     if job.phase is JobPhase.STOPPING:
         return
-    if not group.members(job.membership) or is_kept(job):
+    if not members(job.membership) or is_kept(job):
         lifecycle.end_job(tx, EXIT_FAILED, reason, JobPhaseCause.INPUT_REFUSED)
         return
     # With these it ends should nobody come to the boundary: its workers died with a fork server.
@@ -154,12 +154,12 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
 
 def _is_irreplaceable(job: Job, node: NodeId) -> bool:
     """Whether all that train are on this node or must go as well, and nobody else could come."""
-    members = frozenset(group.members(job.membership))
+    present = frozenset(members(job.membership))
     go = frozenset(n for n, one in job.replicas.items() if one.node == node or one.is_reclaimed)
-    is_held_elsewhere = bool(members - go) and group.dispensable(job.membership, go) == go
+    is_held_elsewhere = bool(present - go) and dispensable(job.membership, go) == go
     coming = {n for n, one in job.replicas.items() if one.state in replicas.ON_THE_WAY} - go
     room = bool(coming or free_devices(job).keys() - {node})
-    return bool(members) and not is_held_elsewhere and not room
+    return bool(present) and not is_held_elsewhere and not room
 
 
 def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
@@ -237,5 +237,5 @@ def is_last_refuge(job: Job, node: NodeId, gone: Sequence[NodeId] = ()) -> bool:
     without = {node, *gone}
     here = frozenset(name for name, replica in job.replicas.items() if replica.node in without)
     others = sum(devices for name, devices in job.nodes.devices.items() if name not in without)
-    holds_all = group.dispensable(job.membership, here) != here
+    holds_all = dispensable(job.membership, here) != here
     return holds_all and not (is_durable(job) and others)

@@ -11,7 +11,7 @@ from operator import attrgetter, is_
 from pliant.core.job.state import History, Job, JobPhase, JobSettings, Start
 from pliant.core.job.transitions import JobPhaseCause, phase_after
 from pliant.core.membership import rejoin
-from pliant.core.membership import state as group
+from pliant.core.membership.state import members, register
 from pliant.core.policy.hysteresis import restarted
 from pliant.core.table import Table
 from pliant.core.values import NodeId, Register, ReplicaId
@@ -57,7 +57,7 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
             last_step_by_s=now_s + settings.timeouts.step_s,
         ),
     )
-    if not group.members(membership) and register.outcome is None:
+    if not members(membership) and register.outcome is None:
         return replace(job, phase=phase_after(job, JobPhase.STARTING, JobPhaseCause.NONE_RECORDED))
     return replace(
         job,
@@ -70,12 +70,12 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
 
 def record(job: Job) -> Register:
     """Return what must be durable before the commands of this state are sent (R1, R2)."""
-    names = group.members(job.membership)
+    names = members(job.membership)
     if job.ending.outcome is not None and job.membership.orders.recorded is not None:
         names = job.membership.orders.recorded.replicas  # until it was heard how each has left
     homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
     return replace(
-        group.register(job.membership),
+        register(job.membership),
         named=job.named,
         wished=job.sizing.wished,
         policy=job.sizing.policy,

@@ -64,8 +64,7 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes, rejoin
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER
+from pliant.core.membership.state import NEVER, members
 from pliant.core.values import NodeId, ReplicaId
 
 UNWANTED = "it belongs to a generation that the job has left behind"
@@ -122,9 +121,9 @@ def on_running(tx: Transaction, event: Running) -> None:
     ):
         tx.again.append(Look(to=tuple(sorted(looking, key=age)), number=job.checkpoints.looks))
     if job.phase is JobPhase.STOPPING and job.ending.stop is not None:
-        members = here.intersection(group.members(job.membership))
-        if members:
-            tx.again.append(Stop(to=tuple(sorted(members, key=age))))
+        present = here.intersection(members(job.membership))
+        if present:
+            tx.again.append(Stop(to=tuple(sorted(present, key=age))))
 
 
 def _told(job: Job, name: ReplicaId, *, is_there: bool, is_over: bool) -> tuple[Command, ...]:
@@ -267,7 +266,7 @@ def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:
 def _forget(tx: Transaction, names: frozenset[ReplicaId]) -> None:
     """Take note that these processes are gone."""
     job = tx.job
-    gone = names & frozenset(group.members(job.membership))
+    gone = names & frozenset(members(job.membership))
     if job.ending.outcome is None:
         tx.notes.extend(f"lost {name} while no coordinator was there" for name in sorted(gone))
     tx.job.registration = replace(
@@ -305,11 +304,11 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
     )
     if (kept := _ended_before(tx)) is not None:
         return kept
-    present = frozenset(group.members(tx.job.membership))
+    present = frozenset(members(tx.job.membership))
     for event in tx.job.registration.registered.values():
         _place(tx, event, present)
     membership, known = tx.job.membership, tx.job.registration
-    members, registrations = group.members(membership), known.registered.values()
+    there, registrations = members(membership), known.registered.values()
     tx.job.registration = Registration()
     tx.job.start = replace(
         tx.job.start,
@@ -320,12 +319,12 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
         exist=tx.job.checkpoints.exist
         or any(event.spare and event.spare.checkpoints for event in registrations),
     )
-    if members:
+    if there:
         tx.enter(JobPhase.RUNNING, JobPhaseCause.REGISTERED)
         accept_membership(tx, rejoin.reunited(membership, known.registered, tx.moment))
         if tx.job.ending.stop is not None:  # the word may not have come through
             begin_stop(tx, JobPhaseCause.STOP_ASKED)
-            tx.commands.append(Stop(to=group.members(tx.job.membership)))
+            tx.commands.append(Stop(to=members(tx.job.membership)))
     else:
         tx.notes.append("no member of the newest generation is left")
         tx.enter(JobPhase.STARTING, JobPhaseCause.NONE_LEFT)
@@ -335,7 +334,7 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
     waiting = tuple(
         replace(event.spare, replica=name)
         for name, event in known.registered.items()
-        if event.spare is not None and not rejoin.is_past(event) and name not in members
+        if event.spare is not None and not rejoin.is_past(event) and name not in there
     )
     return (*waiting, *known.kept)
 
@@ -375,7 +374,7 @@ def _ended_before(tx: Transaction) -> tuple[Event, ...] | None:
 
 def _is_nobody_registered(job: Job) -> bool:
     """Whether no member has registered, so that the state may be with the silent alone."""
-    return not any(name in job.registration.registered for name in group.members(job.membership))
+    return not any(name in job.registration.registered for name in members(job.membership))
 
 
 def _give_up(tx: Transaction, name: ReplicaId) -> None:

@@ -36,8 +36,7 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership, Outcome
+from pliant.core.membership.state import NEVER, Membership, Outcome, members
 from pliant.core.placement import next_home, next_mover
 from pliant.core.policy import costs
 from pliant.core.values import NodeId, ReplicaId
@@ -109,7 +108,7 @@ def _startable(tx: Transaction) -> dict[NodeId, int]:
 def are_enough(tx: Transaction, but: ReplicaId | None = None) -> bool:
     """Whether those that train, or wait to begin, may go on without another, and without one."""
     job, stay = tx.job, (ReplicaState.SPARE, ReplicaState.TRAINING)
-    here = job.replicas if job.phase is JobPhase.STARTING else group.members(job.membership)
+    here = job.replicas if job.phase is JobPhase.STARTING else members(job.membership)
     num = sum(name != but and job.replicas[name].state in stay for name in here)
     return num >= max(1, tx.settings.policy.min_replicas)
 
@@ -251,7 +250,7 @@ def _remember_apart(tx: Transaction, after: Membership) -> frozenset[ReplicaId]:
     One whose node has others that stay is left out for something of its own.  Where too few are
     left to train, the budget bounds the trying.
     """
-    attempt, present = tx.job.membership.orders.attempt, group.members(after)
+    attempt, present = tx.job.membership.orders.attempt, members(after)
     stay = present or [n for n in (attempt.replicas if attempt else ()) if n in after.spares]
     home = {name: replica.node for name, replica in tx.job.replicas.items()}
     there = {home[name] for name in stay if name in home}
@@ -274,7 +273,7 @@ def _remember_apart(tx: Transaction, after: Membership) -> frozenset[ReplicaId]:
 
 def send_away_apart(tx: Transaction) -> None:
     """End those on their way in on a node that could not reach the others, until it is tried."""
-    if not tx.job.nodes.apart or not group.members(tx.job.membership):
+    if not tx.job.nodes.apart or not members(tx.job.membership):
         return
     moments = apart.again_at_s(tx.job.nodes.apart, company(tx.job))
     for name, replica in tx.job.replicas.items():

@@ -15,8 +15,7 @@ from pliant.core.commands import Command, Look
 from pliant.core.events import Saved, Spare
 from pliant.core.job.state import Checkpoints, Job, ReplicaState, spares
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
-from pliant.core.membership.state import Membership, Moment, Orders, Outcome
+from pliant.core.membership.state import Membership, Moment, Orders, Outcome, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, NO_LINEAGE, Found, Lineage, Restore
 
@@ -98,11 +97,11 @@ def restored(state: Membership, found: Found) -> Membership:
 def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
     """Open another history with the same members, whose origin could not load the last one's."""
     opened = restored(state, found)
-    members = frozenset(group.members(state))
+    present = frozenset(members(state))
     opened = replace(
         opened,
         orders=replace(
-            opened.orders, recorded=state.orders.recorded, gone=state.orders.gone, joiners=members
+            opened.orders, recorded=state.orders.recorded, gone=state.orders.gone, joiners=present
         ),
     )
     return changes.reform(opened, moment, cause="not restorable")

@@ -35,8 +35,7 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership
+from pliant.core.membership.state import NEVER, Membership, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.placement import PlacementRule, next_leaver
 from pliant.core.policy import costs
@@ -114,7 +113,7 @@ def _give_up_if_too_few(tx: Transaction, why: str, last: str) -> None:
     if _num_left(tx.job) >= minimum:
         return
     reason = f"{why} and fewer than minReplicas={minimum} are left; last: {last}"
-    if not group.members(tx.job.membership) or is_kept(tx.job):
+    if not members(tx.job.membership) or is_kept(tx.job):
         lifecycle.end_job(tx, EXIT_FAILED, reason, JobPhaseCause.BUDGET_SPENT)
         return
     tx.notes.append(f"{reason}; what is left of it is saved first")
@@ -298,9 +297,7 @@ def plan(tx: Transaction) -> None:
     if tx.job.phase is JobPhase.ENDED:
         return
     job = tx.job
-    if any(
-        job.replicas[name].state is ReplicaState.ENDING for name in group.members(job.membership)
-    ):
+    if any(job.replicas[name].state is ReplicaState.ENDING for name in members(job.membership)):
         return  # its exit is near; who is to take its place must not be in a generation with it
     leaving = _leaving(tx, ready)
     able = changes.joinable(job.membership, ready, is_hurried=False)
@@ -383,7 +380,7 @@ def _room(tx: Transaction, leaving: list[ReplicaId]) -> int:
     job = tx.job
     if job.start.reference is None:
         return 0
-    staying = len(group.members(job.membership)) - len(leaving)
+    staying = len(members(job.membership)) - len(leaving)
     if tx.settings.policy.spares and job.sizing.decision is not None:  # they are not to join
         target = job.sizing.decision.target_replicas
         return max(0, min(job.start.reference.num_slots - staying, target - len(trainers(job))))
@@ -393,7 +390,7 @@ def _room(tx: Transaction, leaving: list[ReplicaId]) -> int:
 def _leaving(tx: Transaction, ready: list[ReplicaId]) -> list[ReplicaId]:
     """Choose who may leave now: never so many that too few are left, unless reclaimed."""
     job = tx.job
-    present = group.members(job.membership)
+    present = members(job.membership)
     leaving = [name for name in present if job.replicas[name].state is ReplicaState.LEAVING]
     leaving.sort(key=lambda name: (not job.replicas[name].is_reclaimed, job.replicas[name].due_s))
     joining = changes.joinable(job.membership, ready, is_hurried=True)

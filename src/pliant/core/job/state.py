@@ -14,8 +14,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
 from pliant.core.job.apart import Apartness
 from pliant.core.job.aside import AsideNodes
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership, Timeouts
+from pliant.core.membership.state import NEVER, Membership, Timeouts, members, outsiders
 from pliant.core.membership.transitions import Phase
 from pliant.core.placement import PlacementRule
 from pliant.core.policy.costs import Costs
@@ -471,7 +470,7 @@ def is_doubtful(job: Job, replica: Replica) -> bool:
 def company(job: Job) -> frozenset[NodeId]:
     """Return the nodes that one who joins must reach: of those who hold the state, else of all."""
     membership = job.membership
-    names = [n for n in group.members(membership) if n not in group.outsiders(membership)]
+    names = [n for n in members(membership) if n not in outsiders(membership)]
     there = (job.replicas.get(name) for name in names or live(job))
     return frozenset(replica.node for replica in there if replica is not None)
 
@@ -483,13 +482,13 @@ def spares(job: Job) -> list[ReplicaId]:
 
 def trainers(job: Job) -> list[ReplicaId]:
     """Return the members that are to stay."""
-    members = group.members(job.membership)
-    return [name for name in members if job.replicas[name].state is ReplicaState.TRAINING]
+    present = members(job.membership)
+    return [name for name in present if job.replicas[name].state is ReplicaState.TRAINING]
 
 
 def is_member(job: Job, name: ReplicaId) -> bool:
     """Whether it is of the recorded generation, and not lost."""
-    return name in group.members(job.membership)
+    return name in members(job.membership)
 
 
 def is_durable(job: Job) -> bool:

@@ -12,8 +12,21 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from pliant.core.commands import Command, EndReplica, FallThrough, Prepare, Reform, Switch
-from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome
+from pliant.core.membership.state import (
+    NEVER,
+    NOBODY,
+    Membership,
+    Moment,
+    Outcome,
+    explained,
+    forget,
+    is_finished,
+    members,
+    moved,
+    mute_holders,
+    seats,
+    under_way,
+)
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import Generation, Order, ReplicaId, Seat, arranged
 
@@ -40,7 +53,7 @@ def plan(
     """
     if not _may_begin(state, moment):
         return state, ()
-    present = frozenset(group.members(state))
+    present = frozenset(members(state))
     leavers = frozenset(leave) & present
     if leavers == present:
         leavers = NOBODY
@@ -59,7 +72,7 @@ def plan(
 def _is_freed(state: Membership, moment: Moment) -> bool:
     """Whether members hold who need not any more, as the minimum was lowered."""
     is_held = state.orders.recorded is not None and state.orders.recorded.hold
-    return is_held and len(group.members(state)) >= moment.min_replicas
+    return is_held and len(members(state)) >= moment.min_replicas
 
 
 def joinable(
@@ -90,7 +103,7 @@ def _may_begin(state: Membership, moment: Moment) -> bool:
         state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING)
         and not state.finished
         and not state.trouble.unheard
-        and not group.mute_holders(state)
+        and not mute_holders(state)
         and not (state.trouble.unsure or state.trouble.suspects)
         and state.trouble.reform_at_s == NEVER
         and moment.now_s >= state.trouble.retry_at_s
@@ -104,13 +117,13 @@ def _prepare(
     leave_by_s: float,
     moment: Moment,
 ) -> Outcome:
-    kept = [seat for seat in group.seats(state) if seat.replica not in leavers]
+    kept = [seat for seat in seats(state) if seat.replica not in leavers]
     new = [Seat(replica=r, endpoint=state.spares[r].endpoint) for r in joining]
     order = _order(state, (*kept, *new), moment)
     patient_s = moment.now_s + moment.timeouts.prepare_s
     # Half of the notice for an attempt with joiners leaves the other half for one without.
     hurried_s = (moment.now_s + leave_by_s) / 2 if joining and leavers else NEVER
-    state = group.moved(state, "planned", Phase.PREPARING)
+    state = moved(state, "planned", Phase.PREPARING)
     state = replace(
         state,
         orders=replace(
@@ -164,8 +177,8 @@ def _ranked(order: Order, leavers: frozenset[ReplicaId]) -> tuple[ReplicaId, ...
 
 def switch(state: Membership, moment: Moment) -> Outcome:
     """All have prepared: record the attempt as the newest generation and say so."""
-    order = group.under_way(state)
-    state = group.moved(state, "all prepared", Phase.SWITCHING)
+    order = under_way(state)
+    state = moved(state, "all prepared", Phase.SWITCHING)
     state = replace(
         state,
         orders=replace(state.orders, recorded=order, gone=NOBODY, attempt=None),
@@ -190,11 +203,11 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     The loss of a joiner ends the attempt it was to join.  The loss of a leaver after the Switch
     causes nothing: if it takes a collective with it, the members report Broken.
     """
-    old = lost & frozenset(group.members(state))
-    state = group.forget(group.explained(state, lost), lost)
+    old = lost & frozenset(members(state))
+    state = forget(explained(state, lost), lost)
     if old:
         state = replace(state, orders=replace(state.orders, gone=state.orders.gone | old))
-        if not group.is_finished(state):
+        if not is_finished(state):
             return reform(state, moment, cause="member lost")
         return replace(
             state, wait=replace(state.wait, awaiting=state.wait.awaiting - lost, deadline_s=NEVER)
@@ -220,7 +233,7 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
         ),
     )
     behind = fall_through(state, (joiner,))
-    if group.is_finished(state):
+    if is_finished(state):
         return state, behind
     state, commands = reform(state, moment, cause="joiner behind")
     told = tuple(
@@ -233,7 +246,7 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
 def at_rest(state: Membership, cause: str) -> Membership:
     """Return the state with the running attempt given up; its number is burned."""
     rest = Phase.EMPTY if state.orders.recorded is None else Phase.STEADY
-    return _without_attempt(group.moved(state, cause, rest))
+    return _without_attempt(moved(state, cause, rest))
 
 
 def _without_attempt(state: Membership) -> Membership:
@@ -248,8 +261,8 @@ def _without_attempt(state: Membership) -> Membership:
 
 def given_up(state: Membership, *, cause: str = "given up") -> Membership:
     """Return a membership in which nobody holds state any more: only a restore helps."""
-    gone = frozenset(group.under_way(state).replicas)
-    state = _without_attempt(group.moved(state, cause, Phase.LOST))
+    gone = frozenset(under_way(state).replicas)
+    state = _without_attempt(moved(state, cause, Phase.LOST))
     state = replace(
         state,
         orders=replace(state.orders, gone=gone),
@@ -266,12 +279,12 @@ def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
     state = replace(
         state, trouble=replace(state.trouble, reform_at_s=NEVER, unsure=NOBODY, suspects=NOBODY)
     )
-    places = group.seats(state)
+    places = seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.
         return given_up(state, cause="nobody left"), ()
     order = _order(state, places, moment)
-    state = group.moved(state, cause, Phase.REFORMING)
+    state = moved(state, cause, Phase.REFORMING)
     state = replace(
         state,
         orders=replace(
@@ -303,11 +316,11 @@ def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command
     match state.phase:
         case Phase.PREPARING:
             left_out = _left_out(state, told)
-            return (*behind, *left_out, Prepare(to=told, order=group.under_way(state)))
+            return (*behind, *left_out, Prepare(to=told, order=under_way(state)))
         case Phase.SWITCHING:
-            return (*behind, Switch(to=told, order=group.under_way(state)))
+            return (*behind, Switch(to=told, order=under_way(state)))
         case Phase.REFORMING:
-            return (*behind, Reform(to=told, order=group.under_way(state)))
+            return (*behind, Reform(to=told, order=under_way(state)))
         case _:
             return behind
 

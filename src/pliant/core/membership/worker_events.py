@@ -11,7 +11,6 @@ from typing import assert_never
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
 from pliant.core.membership.failure import blame, worker_activity
 from pliant.core.membership.state import (
     NEVER,
@@ -21,6 +20,11 @@ from pliant.core.membership.state import (
     Outcome,
     Pulse,
     Trouble,
+    forget,
+    members,
+    moved,
+    outsiders,
+    under_way,
 )
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.transitions import extended
@@ -48,7 +52,7 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
 def _is_waited_for_to_reform(state: Membership) -> bool:
     """Whether a group broke while nobody was heard with whom it could be built again."""
     met = state.phase in (Phase.STEADY, Phase.SWITCHING, Phase.REFORMING)
-    return met and state.trouble.broken >= group.under_way(state).generation
+    return met and state.trouble.broken >= under_way(state).generation
 
 
 def _heard(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outcome:
@@ -141,7 +145,7 @@ def _stale(state: Membership) -> Outcome:
 
 
 def _on_spare(state: Membership, event: events.Spare) -> Outcome:
-    if event.replica in group.members(state) or event.replica in state.orders.leavers:
+    if event.replica in members(state) or event.replica in state.orders.leavers:
         known = state.spares.get(event.replica)
         if known is not None and known.calls < event.calls:  # a joiner that is to be set aside
             state = replace(state, spares=state.spares.put(event.replica, event))
@@ -213,7 +217,7 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
     release: tuple[Command, ...] = ()
     if state.orders.leavers and state.wait.awaiting <= state.orders.joiners:
         release = (Release(to=tuple(sorted(state.orders.leavers))),)
-        state = group.forget(state, state.orders.leavers)
+        state = forget(state, state.orders.leavers)
         state = replace(state, orders=replace(state.orders, leavers=NOBODY))
     if state.wait.awaiting:
         return state, release
@@ -221,9 +225,9 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
 
 
 def _formed(state: Membership, moment: Moment) -> Membership:
-    order = group.under_way(state)
+    order = under_way(state)
     formed = order.generation
-    state = group.moved(state, "all switched", Phase.STEADY)
+    state = moved(state, "all switched", Phase.STEADY)
     return replace(
         state,
         orders=replace(state.orders, formed=formed),
@@ -249,11 +253,11 @@ def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outco
     if state.orders.attempt is not None and event.generation == state.orders.attempt.generation:
         return blame.attempt_failed(state, event.replica, moment)
     known = state.orders.recorded is not None and (
-        event.replica in group.members(state) or event.replica in state.orders.leavers
+        event.replica in members(state) or event.replica in state.orders.leavers
     )
     if not known or event.generation < state.orders.formed:
         return _stale(state)
-    if state.phase is Phase.REFORMING and event.generation < group.under_way(state).generation:
+    if state.phase is Phase.REFORMING and event.generation < under_way(state).generation:
         return _stale(state)  # the Reform under way is the answer to it
     return _reform_soon(state, event, moment)
 
@@ -270,9 +274,7 @@ def _reform_soon(
     if state.trouble.reform_at_s == NEVER:
         state = replace(
             state,
-            trouble=replace(
-                state.trouble, unsure=frozenset(group.members(state)) - {event.replica}
-            ),
+            trouble=replace(state.trouble, unsure=frozenset(members(state)) - {event.replica}),
         )
     return replace(
         state,
@@ -320,7 +322,7 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
         )
     if (
         event.calls <= state.calls
-        or replica not in group.members(state)
+        or replica not in members(state)
         or replica in state.orders.joiners
     ):
         return state, ()
@@ -329,7 +331,7 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
 
 def at_boundary(state: Membership, moment: Moment) -> Membership:
     """Once every old member is there, those that are not in have ``switch_s``."""
-    there, outside = state.wait.arrived, group.outsiders(state)
+    there, outside = state.wait.arrived, outsiders(state)
     if any(name not in there and name not in outside for name in state.wait.awaiting):
         return state
     return replace(
@@ -349,7 +351,7 @@ def _next_call(state: Membership) -> Outcome:
 
 
 def _on_finished(state: Membership, event: events.Finished) -> Outcome:
-    if event.replica not in group.members(state):
+    if event.replica not in members(state):
         return _stale(state)
     state = replace(
         state,

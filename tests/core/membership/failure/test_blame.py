@@ -20,10 +20,9 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.membership import changes, worker_events
-from pliant.core.membership import state as group
 from pliant.core.membership.failure import blame, silence
 from pliant.core.membership.failure.blame import left_out, links_added, no_link_between
-from pliant.core.membership.state import Membership, Moment, Timeouts
+from pliant.core.membership.state import Membership, Moment, Timeouts, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
 from pliant.core.values import Generation, Incarnation, ReplicaId
@@ -150,7 +149,7 @@ def test_a_joiner_is_late_as_ever_where_another_than_the_mute_holds_the_state() 
     state, commands = silence.tick(state, moment(late_s))
 
     assert [type(command) for command in commands] == [EndReplica, Reform]
-    assert group.members(state) == (A, B)
+    assert members(state) == (A, B)
 
 
 def not_built_with_a_mute(holders: tuple[ReplicaId, ...], *, busy_s: float = 0.0) -> Membership:
@@ -172,7 +171,7 @@ def test_a_mute_member_with_which_nothing_is_built_is_ended_once_it_counts_as_hu
     state, commands = still_broken(not_built_with_a_mute((A, B)))
 
     assert commands == [EndReplica, Reform]
-    assert group.members(state) == (B, C)
+    assert members(state) == (B, C)
 
 
 def test_it_is_not_while_it_may_be_busy_or_may_not_hang_yet() -> None:
@@ -183,7 +182,7 @@ def test_it_is_not_while_it_may_be_busy_or_may_not_hang_yet() -> None:
     for state in (busy, replace(early, pulses=pulses)):
         after, commands = still_broken(state)
         assert commands == [Reform]
-        assert group.members(after) == (A, B, C)
+        assert members(after) == (A, B, C)
 
 
 def test_nobody_is_ended_where_nothing_is_built_with_the_last_holder_which_is_mute() -> None:
@@ -192,7 +191,7 @@ def test_nobody_is_ended_where_nothing_is_built_with_the_last_holder_which_is_mu
     for _ in range(7):
         state, commands = still_broken(state)
         assert commands == [Reform]
-        assert group.members(state) == (A, C)
+        assert members(state) == (A, C)
 
 
 def test_who_is_said_to_have_failed_has_not_spoken() -> None:

@@ -13,9 +13,24 @@ from dataclasses import replace
 
 from pliant.core.commands import Dismiss
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
 from pliant.core.membership.failure import worker_activity
-from pliant.core.membership.state import NOBODY, Link, Membership, Moment, Outcome
+from pliant.core.membership.state import (
+    NOBODY,
+    Link,
+    Membership,
+    Moment,
+    Outcome,
+    busy_until_s,
+    dispensable,
+    forget,
+    members,
+    mute_holders,
+    mute_until_s,
+    outsiders,
+    unable_joiners,
+    unable_of,
+    under_way,
+)
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import ReplicaId
 
@@ -28,10 +43,10 @@ def attempt_failed(state: Membership, sender: ReplicaId | None, moment: Moment) 
 
     Either only once all that were to be in it are heard again: one that is not may be why.
     """
-    if group.mute_holders(state):  # it could not have been, whoever joins
+    if mute_holders(state):  # it could not have been, whoever joins
         return changes.at_rest(state, "not built"), ()
     failures, joiners = state.trouble.failures + 1, state.orders.joiners
-    unsure = frozenset(group.under_way(state).replicas) - {sender}
+    unsure = frozenset(under_way(state).replicas) - {sender}
     state = changes.at_rest(state, "not built")
     return replace(
         state,
@@ -55,11 +70,11 @@ def drop_suspects(state: Membership) -> Outcome:
 
     Only those that cannot be reached if there are such, else those that are unable.
     """
-    old, suspects = group.members(state), tuple(sorted(state.trouble.suspects))
+    old, suspects = members(state), tuple(sorted(state.trouble.suspects))
     cut = left_out((*old, *suspects), state.trouble.links, old or suspects) & state.trouble.suspects
-    dropped = cut or group.unable_of(state, suspects) or state.trouble.suspects
+    dropped = cut or unable_of(state, suspects) or state.trouble.suspects
     reason = no_link_between(cut, state.trouble.links) if cut else _not_built_with(dropped)
-    state = group.forget(state, dropped)
+    state = forget(state, dropped)
     state = replace(
         state, trouble=replace(state.trouble, failures=0, retry_at_s=0.0, suspects=NOBODY)
     )
@@ -78,19 +93,19 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
     the holders is mute: that is nobody's fault, for a while.  Then the mute counts as hung, unless
     it alone holds the state.  Nobody is given up before all the others are heard again.
     """
-    mute = group.mute_holders(state) & (state.wait.awaiting - state.wait.arrived)
-    until_s = max(group.mute_until_s(state, moment), group.busy_until_s(state) if mute else 0.0)
-    if until_s > moment.now_s or mute - group.dispensable(state, mute):
+    mute = mute_holders(state) & (state.wait.awaiting - state.wait.arrived)
+    until_s = max(mute_until_s(state, moment), busy_until_s(state) if mute else 0.0)
+    if until_s > moment.now_s or mute - dispensable(state, mute):
         return changes.reform(state, moment, cause="still broken")
     if mute:
         hang_s = moment.timeouts.hang_s
         return changes.end(state, mute, worker_activity.why_hung(state, mute, hang_s), moment)
-    new, failures = group.outsiders(state), state.trouble.failures + 1
-    present = frozenset(group.members(state))
-    cut = left_out(group.members(state), state.trouble.links, present - new)
+    new, failures = outsiders(state), state.trouble.failures + 1
+    present = frozenset(members(state))
+    cut = left_out(members(state), state.trouble.links, present - new)
     is_hopeless = failures >= MAX_FAILURES
     is_blamed = state.phase is Phase.REFORMING and (is_hopeless or new != present)
-    blamed = (group.unable_joiners(state) or new) if is_blamed else NOBODY
+    blamed = (unable_joiners(state) or new) if is_blamed else NOBODY
     reason = "the generation it was to enter kept breaking"
     if cut and failures > 1:
         blamed, reason = cut, no_link_between(cut, state.trouble.links)

@@ -9,9 +9,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.membership import changes
-from pliant.core.membership import state as group
 from pliant.core.membership.failure import blame, worker_activity
-from pliant.core.membership.state import NEVER, Membership, Moment, Outcome
+from pliant.core.membership.state import (
+    NEVER,
+    Membership,
+    Moment,
+    Outcome,
+    busy_until_s,
+    dispensable,
+    found_silent_at_s,
+    is_finished,
+    members,
+    mute_holders,
+    mute_until_s,
+    outsiders,
+    unable_joiners,
+    under_way,
+    waited_for,
+)
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
 from pliant.core.values import ReplicaId
@@ -47,7 +62,7 @@ def woken(state: Membership, moment: Moment) -> Membership:
 
 def next_deadline_s(state: Membership) -> float:
     """Return when ``tick`` will next have something to do, if nothing else happens."""
-    silent_at_s = group.found_silent_at_s(state)
+    silent_at_s = found_silent_at_s(state)
     stuck_s = min(worker_activity.stuck(state).values(), default=NEVER)
     decided_s = NOW if blame.is_decided(state) else NEVER
     return min(
@@ -66,11 +81,11 @@ def tick(state: Membership, moment: Moment) -> Outcome:
     Every replica that is lost here is named by an EndReplica or Dismiss among the commands.
     """
     now_s = moment.now_s
-    if group.found_silent_at_s(state) <= now_s:
+    if found_silent_at_s(state) <= now_s:
         silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
         patience_s = moment.timeouts.heartbeat_s
-        ended = group.dispensable(state, silent)
-        state = group.waited_for(state, silent - ended, now_s + patience_s)
+        ended = dispensable(state, silent)
+        state = waited_for(state, silent - ended, now_s + patience_s)
         return changes.end(state, ended, f"no sign of life for {patience_s:g} s", moment)
     if blame.is_decided(state):
         return blame.drop_suspects(state)
@@ -92,14 +107,14 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 
     Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
     """
-    busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
+    busy_until_s = max((state.pulses[r].busy_until_s for r in members(state)), default=0.0)
     began_s = max(busy_until_s, moment.now_s)
     state = replace(state, wait=replace(state.wait, hung_at_s=began_s + moment.timeouts.hang_s))
     if busy_until_s > moment.now_s:
         return state, ()
     hung = worker_activity.awaited(state)
     if not hung:
-        if not worker_activity.is_waiting(state) or group.is_finished(state):
+        if not worker_activity.is_waiting(state) or is_finished(state):
             return state, ()
         return changes.reform(state, moment, cause="all wait")
     reason = worker_activity.why_hung(state, hung, moment.timeouts.hang_s)
@@ -127,23 +142,23 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
 
     Of joiners that are unable only those are late: the others wait for them.
     """
-    if (until_s := group.busy_until_s(state)) > moment.now_s:
+    if (until_s := busy_until_s(state)) > moment.now_s:
         return replace(state, wait=replace(state.wait, deadline_s=until_s)), ()
     silent, joiners = state.wait.awaiting, state.orders.joiners
-    reason = f"did not prepare generation {group.under_way(state).generation} in time"
+    reason = f"did not prepare generation {under_way(state).generation} in time"
     if state.wait.is_hurried:
         state = replace(
             state, trouble=replace(state.trouble, passed_over=state.trouble.passed_over | joiners)
         )
         return changes.at_rest(state, "late"), ()
-    if group.mute_holders(state) & silent:  # else no group can be built, whoever joins
+    if mute_holders(state) & silent:  # else no group can be built, whoever joins
         return changes.at_rest(state, "late"), ()
-    if unable := group.unable_joiners(state) & silent:
+    if unable := unable_joiners(state) & silent:
         return changes.end(state, unable, reason, moment)
     late = state.trouble.late
     if not silent & state.trouble.unheard:  # else no group can be built, whoever joins
         late |= joiners
-    lost = group.dispensable(state, silent & late)
+    lost = dispensable(state, silent & late)
     state = replace(state, trouble=replace(state.trouble, late=silent - lost))
     return (
         changes.end(state, lost, reason, moment) if lost else (changes.at_rest(state, "late"), ())
@@ -157,21 +172,21 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
     has failed with nobody to blame, which may happen a few times.
     """
-    until_s = max(group.busy_until_s(state), group.mute_until_s(state, moment))
+    until_s = max(busy_until_s(state), mute_until_s(state, moment))
     if until_s > moment.now_s:
         return replace(state, wait=replace(state.wait, deadline_s=until_s)), ()
     silent = state.wait.awaiting - state.wait.arrived
-    mute = group.mute_holders(state) & silent
-    if silent & state.trouble.unheard or mute - group.dispensable(state, mute):
+    mute = mute_holders(state) & silent
+    if silent & state.trouble.unheard or mute - dispensable(state, mute):
         return changes.reform(state, moment, cause="late")  # nobody can meet them, whoever joins
-    reason = f"did not enter generation {group.under_way(state).generation} in time"
-    if unable := group.unable_joiners(state) & silent:
+    reason = f"did not enter generation {under_way(state).generation} in time"
+    if unable := unable_joiners(state) & silent:
         return changes.end(state, unable, reason, moment)
-    lost = group.dispensable(state, silent & (group.outsiders(state) | state.trouble.late))
+    lost = dispensable(state, silent & (outsiders(state) | state.trouble.late))
     if not silent:
         state = replace(state, trouble=replace(state.trouble, failures=state.trouble.failures + 1))
         is_hopeless = state.trouble.failures >= blame.MAX_FAILURES
-        lost = state.wait.awaiting if is_hopeless else state.wait.awaiting & group.outsiders(state)
+        lost = state.wait.awaiting if is_hopeless else state.wait.awaiting & outsiders(state)
     state = replace(state, trouble=replace(state.trouble, late=silent - lost))
     if lost:
         return changes.end(state, lost, reason, moment)
