@@ -21,6 +21,7 @@ from pliant.observe.status import Board
 from pliant.pool.pool_metrics import PoolCollector, PoolCounts
 from pliant.spec.job import ElasticJob
 from pliant.spec.pool import PoolFile
+from pliant.wire.codec import type_name
 
 MADE = "Made by `python -m tools.make_pages` from the source; change that.\n"
 
@@ -128,7 +129,7 @@ def events_page() -> str:
     """Return what the core hears and orders, which ``events.jsonl`` has line by line."""
     text = f"# Events and commands\n\n{MADE}\n"
     text += (
-        "A line of `events.jsonl` has `kind` (the name below in small letters with `_`), `at` and "
+        "A line of `events.jsonl` has `kind` (the name below), `at` and "
         "the fields. What else it tells, such as `note`, is for people.\n"
     )
     for title, kinds in (
@@ -139,7 +140,7 @@ def events_page() -> str:
     ):
         rows = [
             (
-                f"`{kind.__name__}`",
+                f"`{type_name(kind)}`",
                 ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)),
                 _line(kind.__doc__),
             )

@@ -113,8 +113,8 @@ def test_what_is_written_of_signs_heard_together_brings_another_core_to_the_same
             for at_s, event in map(quiet_of, entries):
                 other, ready = controller.step(other, event, now_s=at_s, settings=JobSettings())
                 assert not ready.commands
-            assert replace(other, history=replace(other.history, story=())) == replace(
-                core.state, history=replace(core.state.history, story=())
+            assert replace(other, history=replace(other.history, events=())) == replace(
+                core.state, history=replace(core.state.history, events=())
             )
     assert 50 < num_alone < 250
 

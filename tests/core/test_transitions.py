@@ -52,4 +52,4 @@ def test_the_error_tells_what_went_before() -> None:
     with pytest.raises(TransitionError, match="oldest first: pulled; pushed") as raised:
         DOOR.follow(Door.SHUT, "sold", Door.GONE, story=("pulled", "pushed"))
 
-    assert raised.value.story == ("pulled", "pushed")
+    assert raised.value.history == ("pulled", "pushed")

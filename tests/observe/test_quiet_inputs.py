@@ -71,8 +71,8 @@ def test_signs_that_are_left_out_change_nothing(seed: int) -> None:
                 kept += 1
                 other, ready = controller.step(other, told, now_s=at_s, settings=SETTINGS)
                 assert not ready.commands
-            assert replace(other, history=replace(other.history, story=())) == replace(
-                job, history=replace(job.history, story=())
+            assert replace(other, history=replace(other.history, events=())) == replace(
+                job, history=replace(job.history, events=())
             )
     for entry in quiet.taken():
         at_s, told = quiet_of(entry)

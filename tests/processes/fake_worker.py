@@ -14,10 +14,10 @@ import time
 from pliant.core.commands import (
     Command,
     Dismiss,
-    FallThrough,
     Prepare,
     Reform,
     Release,
+    SkipCalls,
     Stop,
     Switch,
 )
@@ -55,7 +55,7 @@ class Member:
                     self.released.set()
                 case Stop():
                     self.stopping = True
-                case FallThrough():
+                case SkipCalls():
                     pass
                 case _:
                     raise AssertionError(command)

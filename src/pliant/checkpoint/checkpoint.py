@@ -30,7 +30,7 @@ from pliant.checkpoint.store.open import open_storage
 from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError
-from pliant.core.values import NO_CHECKPOINT, Found, FromCheckpoint, Lineage
+from pliant.core.values import NO_CHECKPOINT, CheckpointInfo, FromCheckpoint, Lineage
 from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 from pliant.engine.worker.bootstrap import check_orders
@@ -119,8 +119,8 @@ class Checkpoint:
         self._writer: Writer | None = None
         self._channel: CheckpointChannel | None = None
         self._origin: Origin | None = None
-        self._look: Callable[[], tuple[Found, ...]] | None = None
-        self._found: tuple[Found, ...] = ()
+        self._look: Callable[[], tuple[CheckpointInfo, ...]] | None = None
+        self._found: tuple[CheckpointInfo, ...] = ()
         self._mark = ""
 
     @property
@@ -130,7 +130,7 @@ class Checkpoint:
 
     # --- engine.state.durable.Durability ------------------------------------------------------
 
-    def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
+    def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[CheckpointInfo, ...]:
         """Take the place; return what is there to go on from, newest first.
 
         Raises:
@@ -168,7 +168,7 @@ class Checkpoint:
         """What tells this place from others of its name on other nodes; empty: not known."""
         return self._mark
 
-    def find_anew(self) -> tuple[Found, ...]:
+    def find_anew(self) -> tuple[CheckpointInfo, ...]:
         """Return what is there by now; what was seen last, if the place cannot be read."""
         if self._look is not None:
             with contextlib.suppress(OSError):
@@ -255,20 +255,24 @@ class Checkpoint:
             raise AssertionError("used before a session had opened it")
         return self._writer
 
-    def _usable(self, facts: Facts, channel: CheckpointChannel, *, run: str) -> tuple[Found, ...]:
+    def _usable(
+        self, facts: Facts, channel: CheckpointChannel, *, run: str
+    ) -> tuple[CheckpointInfo, ...]:
         """Return the published checkpoints of this run that look whole; say which do not.
 
         Only their manifests are read: each byte is proved when one is loaded.  If all are damaged
         they are returned, so that the run is refused and does not silently begin anew.
         """
         begins_anew = facts.from_checkpoint is FromCheckpoint.NEVER
-        found: list[Found] = []
-        damaged: list[Found] = []
+        found: list[CheckpointInfo] = []
+        damaged: list[CheckpointInfo] = []
         there = catalogue.listed(self._storage)
         for one in there:
             if len(found) == MAX_FOUND:
                 break
-            seen = Found(name=one.name, committed=one.committed, lineage=Lineage(one.lineage))
+            seen = CheckpointInfo(
+                name=one.name, committed=one.committed, lineage=Lineage(one.lineage)
+            )
             if one.damage is not None:
                 channel.noted(f"skipped: {one.damage}")
                 damaged.append(seen)
@@ -290,7 +294,7 @@ class Checkpoint:
                 f"saves (keep={self._options.keep})"
             )
             newest = Lineage(max(one.lineage for one in there))
-            return (Found(name=NO_CHECKPOINT, committed=0, lineage=newest),)
+            return (CheckpointInfo(name=NO_CHECKPOINT, committed=0, lineage=newest),)
         return tuple(found or damaged[:MAX_FOUND])
 
     def _check_origin(self, name: str, theirs: Origin | None, wanted: FromCheckpoint) -> None:

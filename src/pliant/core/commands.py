@@ -1,7 +1,7 @@
 """What the core asks the shells to do.
 
 Every command may be carried out twice.  On the wire it names the incarnation that gave it.  The
-class names are the types of the wire and of the event log.
+class names are the types of the wire and of the event log, but for those that ``wire.codec`` lists.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Reform:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FallThrough:
+class SkipCalls:
     """The first ``calls`` ``steps()`` calls are finished already: pass through them."""
 
     to: tuple[ReplicaId, ...]
@@ -77,7 +77,7 @@ class FallThrough:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ListCheckpoints:
     """Look which checkpoints there are now, and say Spare anew."""
 
     to: tuple[ReplicaId, ...]
@@ -135,8 +135,8 @@ Command = (
     | Prepare
     | Switch
     | Reform
-    | FallThrough
-    | Look
+    | SkipCalls
+    | ListCheckpoints
     | Dismiss
     | Release
     | Stop

@@ -41,15 +41,15 @@ class TransitionError(PliantError):
     failing test.
     """
 
-    def __init__(self, *, phase: str, event: object, story: Sequence[object] = ()) -> None:
+    def __init__(self, *, phase: str, event: object, history: Sequence[object] = ()) -> None:
         said = event if isinstance(event, str) else repr(event)
         sentence = f"{said} is not legal in phase {phase}"
-        if story:
-            sentence += "; before it, oldest first: " + "; ".join(map(str, story))
+        if history:
+            sentence += "; before it, oldest first: " + "; ".join(map(str, history))
         super().__init__(sentence)
         self.phase = phase
         self.event = event
-        self.story = tuple(story)
+        self.history = tuple(history)
 
 
 class NotBegunError(PliantError):

@@ -14,7 +14,7 @@ from pliant.core.values import (
     NO_INCARNATION,
     NO_LINEAGE,
     AgentLife,
-    Found,
+    CheckpointInfo,
     Generation,
     Incarnation,
     Labels,
@@ -49,12 +49,12 @@ class Spare:
     is_durable: bool = False
     """Its script keeps checkpoints."""
 
-    checkpoints: tuple[Found, ...] = ()
+    checkpoints: tuple[CheckpointInfo, ...] = ()
     """Published checkpoints of the job that this worker can see, newest first."""
 
     asked_by: Incarnation = NO_INCARNATION
     looked: int = 0
-    """Whose Look, and which, had come before it looked; 0: none."""
+    """Whose ListCheckpoints, and which, had come before it looked; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,16 @@ State = TypeVar("State", bound=StrEnum)
 
 NOTHING: frozenset[str] = frozenset()
 
-Story = tuple[object, ...]
+EventHistory = tuple[object, ...]
 """The last that happened to one object, oldest first; for the report of a TransitionError."""
 
-STORY_LENGTH = 12
+HISTORY_LENGTH = 12
 """How much an object remembers: an attempt at a resize and what led to it."""
 
 
-def extended(story: Story, *news: object) -> Story:
-    """Return a story with this at its end."""
-    return (*story, *news)[-STORY_LENGTH:]
+def extended(history: EventHistory, *news: object) -> EventHistory:
+    """Return a history with this at its end."""
+    return (*history, *news)[-HISTORY_LENGTH:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,16 @@ class Machine(Generic[State]):
     A row that names no other state is terminal."""
 
     def follow(
-        self, state: State, cause: str, after: State, *, story: Sequence[object] = ()
+        self, state: State, cause: str, after: State, *, history: Sequence[object] = ()
     ) -> State:
         """Return ``after``, which ``cause`` leads to.
 
         Raises:
-            TransitionError: the table does not allow it; it tells the story.
+            TransitionError: the table does not allow it; it tells the history.
         """
         if after not in self.rows[state].get(cause, NOTHING):
             event = f"{cause}, to be {after},"
-            raise TransitionError(phase=f"{self.name} {state}", event=event, story=story)
+            raise TransitionError(phase=f"{self.name} {state}", event=event, history=history)
         return after
 
     def hears(self, state: State, cause: str) -> bool:

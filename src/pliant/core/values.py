@@ -70,7 +70,7 @@ NO_CHECKPOINT = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CheckpointInfo:
     """A published checkpoint that a worker has seen on storage."""
 
     name: str

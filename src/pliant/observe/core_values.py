@@ -23,6 +23,7 @@ from pliant.core.job.state import (
     Ending,
     History,
     Job,
+    Loss,
     Nodes,
     Offer,
     Registration,
@@ -56,7 +57,11 @@ _PARTS: dict[type, dict[str, str]] = {
 """Parts of a value, written among its own fields: a log has no name for a part.  What a log calls
 a field otherwise."""
 
-_KEYS: dict[type, dict[str, str]] = {Job: {"phase": "stage"}, **_PARTS}
+_KEYS: dict[type, dict[str, str]] = {
+    Job: {"phase": "stage"},
+    Loss: {"signature": "likeness"},
+    **_PARTS,
+}
 """Fields that a log has by another key than their name."""
 
 

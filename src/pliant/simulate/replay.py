@@ -11,7 +11,7 @@ certain until the log says again what the core knew.  Decides nothing: what is d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from pliant.core.events import Event, NodeJoined
@@ -296,8 +296,6 @@ def _as_record(value: Any) -> Record:
 
 def _difference_of_states(replayed_job: Job, recorded: Job) -> str | None:
     for name in Job.__slots__:
-        if name == "story":
-            continue
         now, then = getattr(replayed_job, name), getattr(recorded, name)
         if now != then:
             where, now, then = _innermost(name, now, then)
@@ -306,10 +304,10 @@ def _difference_of_states(replayed_job: Job, recorded: Job) -> str | None:
 
 
 def _innermost(where: str, now: Any, then: Any) -> tuple[str, Any, Any]:
-    for name in getattr(now, "__slots__", ()):
-        a, b = getattr(now, name, None), getattr(then, name, None)
-        if name != "story" and a != b:
-            return _innermost(f"{where}.{name}", a, b)
+    for one in fields(now) if is_dataclass(now) else ():
+        a, b = getattr(now, one.name), getattr(then, one.name, None)
+        if one.compare and a != b:
+            return _innermost(f"{where}.{one.name}", a, b)
     return where, now, then
 
 

@@ -46,7 +46,7 @@ from pliant.core.events import (
     Unrestorable,
 )
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, ReplicaId
+from pliant.core.values import CheckpointInfo, Generation, Incarnation, Lineage, NodeId, ReplicaId
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _WORD = re.compile(rf'(?:{_QUOTED.pattern}|[^\s"#])+')
@@ -225,11 +225,11 @@ def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") ->
     )
 
 
-def _found(text: str) -> Found:
+def _found(text: str) -> CheckpointInfo:
     """Read ``name@committed/lineage`` or ``name@committed/lineage/calls``."""
     name, _, rest = text.partition("@")
     committed, lineage, calls = (*map(int, rest.split("/")), 0)[:3]
-    return Found(name=name, committed=committed, lineage=Lineage(lineage), calls=calls)
+    return CheckpointInfo(name=name, committed=committed, lineage=Lineage(lineage), calls=calls)
 
 
 def _registered(name: ReplicaId, options: dict[str, str]) -> Registered:

@@ -17,13 +17,13 @@ from pliant.core.commands import (
     Dismiss,
     EndJob,
     EndReplica,
-    FallThrough,
-    Look,
+    ListCheckpoints,
     Prepare,
     Publish,
     Reform,
     Release,
     RollCall,
+    SkipCalls,
     StartReplica,
     Stop,
     Switch,
@@ -31,7 +31,7 @@ from pliant.core.commands import (
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Found, Order, ReplicaId, host_of
+from pliant.core.values import CheckpointInfo, Order, ReplicaId, host_of
 from pliant.simulate.replay_notation import SHORT
 
 _PLAIN = re.compile(r"[!$-\[\]-~]+")
@@ -70,9 +70,9 @@ def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> s
             return f"end {replica}: {reason}"
         case Prepare(to=to, order=order) | Switch(to=to, order=order) | Reform(to=to, order=order):
             return f"{type(command).__name__.lower()} {_order(order, to, joiners)}"
-        case FallThrough(to=to, calls=calls):
+        case SkipCalls(to=to, calls=calls):
             return f"fall-through {','.join(to)} calls={calls}"
-        case Look(to=to):
+        case ListCheckpoints(to=to):
             return f"look {','.join(to)}"
         case Dismiss(to=to, reason=reason):
             return f"dismiss {','.join(to)}: {reason}"
@@ -193,7 +193,7 @@ def _about_checkpoint(
             yield from ("publish-asked", name)
             yield f"checkpoint={checkpoint}@{event.committed}/{event.lineage}"
         case events.Saved(replica=name, checkpoint=checkpoint):
-            found = Found(
+            found = CheckpointInfo(
                 name=checkpoint,
                 committed=event.committed,
                 lineage=event.lineage,
@@ -317,7 +317,7 @@ def settings_lines(settings: JobSettings) -> Iterator[str]:
         yield _said(["limits", *(f"{name}={getattr(settings, name)!r}" for name in limits)])
 
 
-def _found(found: Found) -> str:
+def _found(found: CheckpointInfo) -> str:
     calls = f"/{found.calls}" if found.calls else ""
     return f"{found.name}@{found.committed}/{found.lineage}{calls}"
 

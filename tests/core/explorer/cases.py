@@ -18,7 +18,7 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import Policy
 from pliant.core.policy.hysteresis import Pace
-from pliant.core.values import Found, Lineage, Register
+from pliant.core.values import CheckpointInfo, Lineage, Register
 
 SLOW_S = 20.0
 
@@ -125,7 +125,9 @@ def prepare(case: Case) -> tuple[Universe, World]:
         register=universe.registers.put(register),
         nodes=tuple(Node() for _ in universe.nodes),
         storage=tuple(
-            Found(name=f"{committed}/{lineage}", committed=committed, lineage=Lineage(lineage))
+            CheckpointInfo(
+                name=f"{committed}/{lineage}", committed=committed, lineage=Lineage(lineage)
+            )
             for committed, lineage in case.storage
         ),
     )

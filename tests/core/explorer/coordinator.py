@@ -43,13 +43,13 @@ from pliant.core.commands import (
     Dismiss,
     EndJob,
     EndReplica,
-    FallThrough,
-    Look,
+    ListCheckpoints,
     Prepare,
     Publish,
     Reform,
     Release,
     RollCall,
+    SkipCalls,
     StartReplica,
     Stop,
     Switch,
@@ -85,7 +85,16 @@ LIST_S = 3
 """Between two lists of what an agent runs, as in ``agent.agent``."""
 
 WorkerCommand = (
-    Prepare | Switch | Reform | Dismiss | Release | Publish | FallThrough | Look | Stop | RollCall
+    Prepare
+    | Switch
+    | Reform
+    | Dismiss
+    | Release
+    | Publish
+    | SkipCalls
+    | ListCheckpoints
+    | Stop
+    | RollCall
 )
 
 
@@ -218,7 +227,7 @@ def check_command(
                     check_holder(universe, world, name)
         case Publish():
             check_publish(universe, world, command)
-        case FallThrough() | Look() | Stop() | RollCall():
+        case SkipCalls() | ListCheckpoints() | Stop() | RollCall():
             pass
         case _:
             assert_never(command)

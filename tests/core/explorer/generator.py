@@ -251,7 +251,7 @@ def is_left_out(universe: Universe, process: Process, mine: Member) -> bool:
 def is_behind(process: Process, mine: Member) -> bool:
     """Whether a joiner is to pass through the ``steps()`` call in which it waits."""
     waits = process.phase in ("spare", "broken") and not mine.has_state
-    return waits and process.fall_through > mine.calls
+    return waits and process.skip_calls > mine.calls
 
 
 def building(universe: Universe, world: World, process: Process, mine: Member) -> Iterator[Action]:

@@ -104,7 +104,7 @@ class Process(NamedTuple):
     """Number of the Spare it said last."""
 
     looked: tuple[Incarnation, int] = (NO_INCARNATION, 0)
-    """Whose Look, and which, it has heard last."""
+    """Whose ListCheckpoints, and which, it has heard last."""
 
     saving: bool = False
     """Has asked whether a checkpoint may be published, and waits for the answer."""
@@ -112,7 +112,7 @@ class Process(NamedTuple):
     saved_calls: int = 0
     """Finished ``steps()`` calls when that checkpoint was taken."""
 
-    fall_through: int = 0
+    skip_calls: int = 0
     """Number of ``steps()`` calls it was told to pass through."""
 
     node: int = 0

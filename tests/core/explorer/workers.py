@@ -35,13 +35,13 @@ from tests.core.explorer.world import (
 from pliant.core.commands import (
     Command,
     Dismiss,
-    FallThrough,
-    Look,
+    ListCheckpoints,
     Prepare,
     Publish,
     Reform,
     Release,
     RollCall,
+    SkipCalls,
     Stop,
     Switch,
 )
@@ -65,7 +65,7 @@ from pliant.core.membership.resolve import Resolution, resolve
 from pliant.core.membership.transitions import Phase
 from pliant.core.values import (
     NO_GENERATION,
-    Found,
+    CheckpointInfo,
     Generation,
     Incarnation,
     Lineage,
@@ -98,7 +98,7 @@ def generation_awaited(universe: Universe, process: Process) -> Generation:
 
 def publish(universe: Universe, world: World, process: Process, name: str) -> World:
     committed, _, lineage = name.partition("/")
-    found = Found(
+    found = CheckpointInfo(
         name=name,
         committed=int(committed),
         lineage=Lineage(int(lineage)),
@@ -370,10 +370,10 @@ def obey(
             return die(universe, world, process, ExitKind.LEFT)
         case Release():
             return change(world, name, released=True)
-        case FallThrough(calls=calls):
-            told = max(process.fall_through, calls)
-            return change(world, name, fall_through=told)
-        case Look(number=number):
+        case SkipCalls(calls=calls):
+            told = max(process.skip_calls, calls)
+            return change(world, name, skip_calls=told)
+        case ListCheckpoints(number=number):
             world = change(world, name, looked=(incarnation, number))
             process = process_of(world, name)
             return report_spare(universe, world, process) if process.phase == "spare" else world

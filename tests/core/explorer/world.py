@@ -15,7 +15,7 @@ from tests.core.explorer.process import Post, Process
 
 from pliant.core.events import ExitKind
 from pliant.core.membership.member import Member
-from pliant.core.values import Found, Generation, Order, ReplicaId
+from pliant.core.values import CheckpointInfo, Generation, Order, ReplicaId
 
 
 class Violation(AssertionError):  # noqa: N818 - it is a finding, not an error
@@ -174,7 +174,7 @@ class World(NamedTuple):
     unsent: tuple[int, ...] = ()
     """What a dead coordinator had written and not sent; it may arrive now, in order, or never."""
 
-    storage: tuple[Found, ...] = ()
+    storage: tuple[CheckpointInfo, ...] = ()
     """Published checkpoints."""
 
     damaged: frozenset[str] = frozenset()

@@ -149,8 +149,8 @@ def test_answers_together_are_what_they_are_one_after_the_other(
         expected, ready = one_after_the_other(job, batch[:number], now_s)
 
         assert together == expected
-        assert together.history.story == expected.history.story
-        assert together.membership.story == expected.membership.story
+        assert together.history.events == expected.history.events
+        assert together.membership.history == expected.membership.history
         silent = Ready(incarnation=job.membership.incarnation)
         assert ready == [silent] * number
 
@@ -279,7 +279,7 @@ def test_heartbeats_together_are_what_they_are_one_after_the_other(
 
         assert together == expected
         assert list(together.membership.pulses) == list(expected.membership.pulses)
-        assert together.history.story == expected.history.story
-        assert together.membership.story == expected.membership.story
+        assert together.history.events == expected.history.events
+        assert together.membership.history == expected.membership.history
         assert ready == [Ready(incarnation=job.membership.incarnation)] * number
         assert controller.next_deadline_s(together) == controller.next_deadline_s(expected)

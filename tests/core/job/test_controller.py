@@ -55,7 +55,16 @@ from pliant.core.job.state import Job, JobPhase, JobSettings, Ready, ReplicaStat
 from pliant.core.membership.state import NEVER, Timeouts, members
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Found, Generation, Lineage, NodeId, Order, Register, ReplicaId, Seat
+from pliant.core.values import (
+    CheckpointInfo,
+    Generation,
+    Lineage,
+    NodeId,
+    Order,
+    Register,
+    ReplicaId,
+    Seat,
+)
 
 MIN, MAX, SLOTS = 2, 4, 3
 SETTINGS = JobSettings(
@@ -78,13 +87,13 @@ NODES = {NodeId("n1"): 2, NodeId("n2"): 3}
 
 
 FOUND = (
-    Found(name="8/1", committed=8, lineage=Lineage(1)),
-    Found(name="4/1", committed=4, lineage=Lineage(1)),
+    CheckpointInfo(name="8/1", committed=8, lineage=Lineage(1)),
+    CheckpointInfo(name="4/1", committed=4, lineage=Lineage(1)),
 )
 
 
 def spare(
-    name: ReplicaId, *, calls: int = 0, layout: str = "same", sees: tuple[Found, ...] = ()
+    name: ReplicaId, *, calls: int = 0, layout: str = "same", sees: tuple[CheckpointInfo, ...] = ()
 ) -> Spare:
     return Spare(
         replica=name,

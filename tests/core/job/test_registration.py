@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.commands import Look
+from pliant.core.commands import ListCheckpoints
 from pliant.core.events import (
     Finished,
     NodeJoined,
@@ -135,7 +135,7 @@ def test_who_passes_through_a_call_is_asked_again_what_it_sees() -> None:
 
     found, commands = restoring.look_anew(job)
 
-    assert commands == (Look(to=(r2, r3), number=1),)
+    assert commands == (ListCheckpoints(to=(r2, r3), number=1),)
     assert found.looking == {r2, r3}
     assert found.outdated == {r2}
 

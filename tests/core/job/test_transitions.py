@@ -41,7 +41,16 @@ from pliant.core.membership.state import NEVER, Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
 from pliant.core.transitions import Machine
-from pliant.core.values import Found, Generation, Lineage, NodeId, Order, ReplicaId, Restore, Seat
+from pliant.core.values import (
+    CheckpointInfo,
+    Generation,
+    Lineage,
+    NodeId,
+    Order,
+    ReplicaId,
+    Restore,
+    Seat,
+)
 from pliant.simulate.replay_core import CoreAlone
 from pliant.simulate.replay_player import play
 
@@ -130,7 +139,7 @@ def restoring(phase: JobPhase, *, other_calls: int | None) -> None:
     saved = (
         ()
         if other_calls is None
-        else (Found(name="2/1", committed=2, lineage=Lineage(1), calls=other_calls),)
+        else (CheckpointInfo(name="2/1", committed=2, lineage=Lineage(1), calls=other_calls),)
     )
     damaged = Unrestorable(replica=R1, generation=Generation(1), checkpoint="4/1", reason="digest")
     fed(
@@ -148,7 +157,7 @@ def budget_spent(phase: JobPhase, *, is_saved: bool) -> None:
     """Let the losses be too many and the replicas too few."""
     few = replace(SETTINGS, policy=Policy(min_replicas=3))
     loss = Loss(at_s=1.0, kind=ExitKind.SIGNAL, sentence="r0 was killed")
-    saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),) if is_saved else ()
+    saved = (CheckpointInfo(name="9/1", committed=9, lineage=Lineage(1)),) if is_saved else ()
     known = running()
     job = replace(
         known,
@@ -186,7 +195,7 @@ def rare_stages() -> None:
     stopping = fed(running(), StopRequested())
     assert stopping.phase is JobPhase.STOPPING
     fed(stopping, *(Exited(replica=r, kind=ExitKind.SIGNAL) for r in (R1, R2)))
-    saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),)
+    saved = (CheckpointInfo(name="9/1", committed=9, lineage=Lineage(1)),)
     known = held(stopping)
     fed(
         replace(known, checkpoints=replace(known.checkpoints, saved=saved, exist=True)),

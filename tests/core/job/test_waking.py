@@ -47,7 +47,15 @@ from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Member
 from pliant.core.membership.state import members, under_way
 from pliant.core.policy.decide import Policy
-from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
+from pliant.core.values import (
+    CheckpointInfo,
+    Generation,
+    Incarnation,
+    Lineage,
+    NodeId,
+    Register,
+    ReplicaId,
+)
 
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 N1, N2 = NodeId("n1"), NodeId("n2")
@@ -86,7 +94,7 @@ def alive(name: ReplicaId) -> Progressed:
     return Progressed(replica=name, generation=Generation(0), committed=0, calls=0)
 
 
-def spare(name: ReplicaId, *found: Found) -> Spare:
+def spare(name: ReplicaId, *found: CheckpointInfo) -> Spare:
     return Spare(
         replica=name,
         calls=0,
@@ -258,7 +266,7 @@ def test_who_slept_through_a_restore_publishes_nothing_and_is_ended() -> None:
     play.hear(Saved(replica=R2, lineage=Lineage(1), committed=3, checkpoint="3/1"))
     play.hear(NodeLost(node=N1), Exited(replica=R2, kind=ExitKind.SIGNAL, detail="SIGKILL"))
     started = [c.replica for c in play.said if isinstance(c, StartReplica)]
-    known = Found(name="3/1", committed=3, lineage=Lineage(1))
+    known = CheckpointInfo(name="3/1", committed=3, lineage=Lineage(1))
     new = [name for name in started if name not in (R1, R2)]
     play.hear(*(spare(name, known) for name in new))
     play.wait(40.0, *new)

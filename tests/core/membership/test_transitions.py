@@ -45,7 +45,7 @@ from pliant.core.membership.member import Abandon, Build, Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
-from pliant.core.transitions import STORY_LENGTH, Machine
+from pliant.core.transitions import HISTORY_LENGTH, Machine
 from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
 from pliant.simulate.replay_core import CoreAlone
 from pliant.simulate.replay_player import play
@@ -80,9 +80,9 @@ def recorded() -> Iterator[set[Entry]]:
         cause: str,
         after: StrEnum,
         *,
-        story: Sequence[object] = (),
+        history: Sequence[object] = (),
     ) -> StrEnum:
-        after = follow(machine, state, cause, after, story=story)
+        after = follow(machine, state, cause, after, history=history)
         seen.add((machine.name, state, cause, after))
         return after
 
@@ -352,8 +352,8 @@ def test_an_impossible_move_tells_what_went_before_heartbeats_left_out() -> None
     with pytest.raises(TransitionError, match=r"all prepared.* membership steady") as raised:
         changes.switch(state, moment())
 
-    told = [item if isinstance(item, str) else type(item).__name__ for item in raised.value.story]
-    assert len(told) == STORY_LENGTH
+    told = [item if isinstance(item, str) else type(item).__name__ for item in raised.value.history]
+    assert len(told) == HISTORY_LENGTH
     assert told[-8:-6] == ["Switched", "all switched: steady"]
     assert told[-6:] == ["Spare", "Busy", "Registered", "Unrestorable", "PublishAsked", "Saved"]
 
@@ -361,10 +361,10 @@ def test_an_impossible_move_tells_what_went_before_heartbeats_left_out() -> None
 def test_a_story_makes_no_difference_to_a_value() -> None:
     state = in_phase(Phase.STEADY)
 
-    assert state.story
-    assert state == replace(state, story=())
-    assert hash(state) == hash(replace(state, story=()))
-    assert "story" not in repr(state)
+    assert state.history
+    assert state == replace(state, history=())
+    assert hash(state) == hash(replace(state, history=()))
+    assert "history" not in repr(state)
 
 
 # --- the worker's side ----------------------------------------------------------------------
@@ -554,7 +554,7 @@ def test_a_member_that_may_not_tells_what_happened_to_it() -> None:
     with pytest.raises(TransitionError, match="before it, oldest first: vote 0: training") as one:
         protocol.committed(member, Generation(1))
 
-    assert one.value.story == ("vote 0: training", "commit 1: training")
+    assert one.value.history == ("vote 0: training", "commit 1: training")
     with pytest.raises(TransitionError, match="received, to be training") as other:
         protocol.received(
             member,
@@ -568,4 +568,4 @@ def test_a_member_that_may_not_tells_what_happened_to_it() -> None:
                 joiners=(0,),
             ),
         )
-    assert len(other.value.story) == 2
+    assert len(other.value.history) == 2

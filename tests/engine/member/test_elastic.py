@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-from pliant.core.commands import FallThrough, Look, Release
+from pliant.core.commands import ListCheckpoints, Release, SkipCalls
 from pliant.core.events import Spare
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import (
     FIRST_LINEAGE,
-    Found,
+    CheckpointInfo,
     Generation,
     Incarnation,
     Lineage,
@@ -126,11 +126,11 @@ def test_a_spare_that_is_told_to_look_says_what_there_is_by_then(
 ) -> None:
     said: list[Any] = []
     monkeypatch.setattr(elastic._runtime, "tell", said.append)
-    found = Found(name="step-8", committed=8, lineage=Lineage(1))
+    found = CheckpointInfo(name="step-8", committed=8, lineage=Lineage(1))
     elastic._look = lambda: (found,)
     me = (ReplicaId("r1"),)
-    elastic._runtime._on_command(Look(to=me, number=3), Incarnation(1))
-    elastic._runtime._on_command(FallThrough(to=me, calls=1), Incarnation(1))
+    elastic._runtime._on_command(ListCheckpoints(to=me, number=3), Incarnation(1))
+    elastic._runtime._on_command(SkipCalls(to=me, calls=1), Incarnation(1))
 
     assert not elastic.arrive()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pliant.core.commands import Command, FallThrough, Release
+from pliant.core.commands import Command, Release, SkipCalls
 from pliant.core.events import Busy, Event, Progressed
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.engine.worker.link import Link
@@ -73,8 +73,8 @@ def pair() -> Iterator[Pair]:
     pair.agent.sock.close()
 
 
-def calls(number: int) -> FallThrough:
-    return FallThrough(to=(ME,), calls=number)
+def calls(number: int) -> SkipCalls:
+    return SkipCalls(to=(ME,), calls=number)
 
 
 def test_commands_reach_the_session_in_order_on_another_thread(pair: Pair) -> None:

@@ -51,7 +51,7 @@ def hear_answers(
             state.trouble,
             late=state.trouble.late - names if state.trouble.late else state.trouble.late,
         ),
-        story=extended(state.story, *heard),
+        history=extended(state.history, *heard),
     )
     if isinstance(heard[0], Switched):
         steps = [answer.step for answer in heard if isinstance(answer, Switched)]
@@ -59,7 +59,7 @@ def hear_answers(
     return replace(
         job,
         membership=state,
-        history=replace(job.history, seen_s=now_s, story=extended(job.history.story, *heard)),
+        history=replace(job.history, seen_s=now_s, events=extended(job.history.events, *heard)),
     ), len(heard)
 
 

@@ -99,8 +99,8 @@ def step(
             if tx.must_advance:
                 _advance(tx)
         except TransitionError as error:
-            story = (*error.story, *map(_as_text, tx.job.history.story))
-            raise TransitionError(phase=error.phase, event=error.event, story=story) from error
+            history = (*error.history, *map(_as_text, tx.job.history.events))
+            raise TransitionError(phase=error.phase, event=error.event, history=history) from error
     elif isinstance(event, events.PeopleEvent) and not isinstance(
         event, events.Offered | events.Reclaimed
     ):
@@ -277,7 +277,7 @@ def _seen(history: History, event: events.Event, now_s: float) -> History:
     """Return what came last, with an event; mere signs of life are not worth telling."""
     if isinstance(event, events.Progressed | events.Running | events.Ticked):
         return replace(history, seen_s=now_s)
-    return replace(history, seen_s=now_s, story=extended(history.story, event))
+    return replace(history, seen_s=now_s, events=extended(history.events, event))
 
 
 def _as_text(event: object) -> str:

@@ -36,7 +36,7 @@ def is_spent(tx: Transaction) -> bool:
     return len(recent_losses(tx.job, tx.settings, tx.now_s)) > tx.settings.restart_budget
 
 
-def likeness(event: Exited) -> str:
+def signature(event: Exited) -> str:
     """Say what failures of a script have in common: the exception's type, or a signal of its own.
 
     Its text may contain a path or an address.
@@ -52,9 +52,11 @@ def deterministic_failure(job: Job) -> Loss | None:
     started: two have, and nobody who is left has come further.
     """
     last = job.budget.losses[-1] if job.budget.losses else None
-    if last is None or not last.likeness or job.membership.committed:
+    if last is None or not last.signature or job.membership.committed:
         return None
-    alike = sum(loss.likeness == last.likeness and not loss.committed for loss in job.budget.losses)
+    alike = sum(
+        loss.signature == last.signature and not loss.committed for loss in job.budget.losses
+    )
     further = WAY_IN[WAY_IN.index(last.reached) + 1 :]
     has_company = any(replica.state in further for replica in job.replicas.values())
     return last if alike > 1 and not has_company else None
@@ -65,7 +67,7 @@ def charge(
     kind: ExitKind,
     sentence: str,
     *,
-    likeness: str = "",
+    signature: str = "",
     reached: ReplicaState = ReplicaState.STARTING,
 ) -> None:
     """Count a loss that nobody asked for against the restart budget."""
@@ -75,7 +77,7 @@ def charge(
         kind=kind,
         sentence=sentence,
         committed=committed,
-        likeness=likeness,
+        signature=signature,
         reached=reached,
     )
     other = [one for one in tx.job.budget.losses if bool(one.committed) != bool(committed)]

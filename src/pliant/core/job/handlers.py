@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pliant.core import events
 from pliant.core.agreement import another_total
-from pliant.core.commands import Dismiss, Look, Publish
+from pliant.core.commands import Dismiss, ListCheckpoints, Publish
 from pliant.core.durability import LEAVE_S
 from pliant.core.errors import EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.job import (
@@ -26,7 +26,7 @@ from pliant.core.job import (
     sizing,
     stragglers,
 )
-from pliant.core.job.crash_loop import WAY_IN, charge, likeness
+from pliant.core.job.crash_loop import WAY_IN, charge, signature
 from pliant.core.job.state import JobPhase, Replica, ReplicaState, is_member
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
@@ -140,7 +140,7 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         tx.job.checkpoints = replace(
             tx.job.checkpoints, looking=tx.job.checkpoints.looking | {event.replica}
         )
-        tx.commands.append(Look(to=(event.replica,), number=tx.job.checkpoints.looks))
+        tx.commands.append(ListCheckpoints(to=(event.replica,), number=tx.job.checkpoints.looks))
     elif restoring.has_looked(tx.job, event):
         tx.job.checkpoints = replace(
             tx.job.checkpoints, looking=tx.job.checkpoints.looking - {event.replica}
@@ -408,13 +408,13 @@ def _lose_one(
     elif (
         not (replica.is_asked or is_refused) and event.kind is not events.ExitKind.TAKEN
     ):  # the script has no part in it
-        alike = likeness(event) if replica.state in WAY_IN else ""
-        charge(tx, event.kind, what, likeness=alike, reached=replica.state)
+        alike = signature(event) if replica.state in WAY_IN else ""
+        charge(tx, event.kind, what, signature=alike, reached=replica.state)
     tx.notes.append(f"lost {what}")
     if is_refused:
         replicas.hold(tx, replica.node, f"{event.replica} was refused: {event.detail}")
-    alike = "" if replica.is_asked else likeness(event)
-    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, likeness=alike)
+    alike = "" if replica.is_asked else signature(event)
+    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, signature=alike)
 
 
 def _set_aside(tx: Transaction, node: NodeId, what: str) -> None:

@@ -278,15 +278,15 @@ def _let_exit(tx: Transaction, name: ReplicaId, reason: str, release: Release | 
 
 
 def lose(
-    tx: Transaction, names: frozenset[ReplicaId], kind: ExitKind, what: str, *, likeness: str = ""
+    tx: Transaction, names: frozenset[ReplicaId], kind: ExitKind, what: str, *, signature: str = ""
 ) -> None:
     """Go on without these, if the state of the run is left."""
     replicas.drop_from_membership(tx, *names)
     if tx.job.membership.phase is Phase.LOST and tx.job.phase is not JobPhase.STARTING:
-        lose_state(tx, kind, what, likeness=likeness)
+        lose_state(tx, kind, what, signature=signature)
 
 
-def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = "") -> None:
+def lose_state(tx: Transaction, kind: ExitKind, what: str, *, signature: str = "") -> None:
     """Begin again from a checkpoint, or where no step was committed yet, else end the job.
 
     A script that fails alike at the step at which it did before is not tried again: the same
@@ -295,9 +295,9 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
     count = tx.job.membership.committed
     last = f"{counted(count, 'step')} had been committed" if count else "no step was committed"
     lost = f"the last replica that had the state of the run was lost: {what}; {last}"
-    before, at = tx.job.budget.failed_at, (count, likeness)
+    before, at = tx.job.budget.failed_at, (count, signature)
     failed_by_itself = (ExitKind.SCRIPT, ExitKind.EARLY)
-    if likeness:
+    if signature:
         tx.job.budget = replace(tx.job.budget, failed_at=at)
     if count and before == at:
         failed = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pliant.core.commands import Command, EndReplica, Look, RollCall, StartReplica, Stop
+from pliant.core.commands import Command, EndReplica, ListCheckpoints, RollCall, StartReplica, Stop
 from pliant.core.events import (
     DiedTogether,
     DrainRequested,
@@ -119,7 +119,9 @@ def on_running(tx: Transaction, event: Running) -> None:
     if job.checkpoints.looking and (
         looking := here.intersection(job.checkpoints.looking, spares(job))
     ):
-        tx.again.append(Look(to=tuple(sorted(looking, key=age)), number=job.checkpoints.looks))
+        tx.again.append(
+            ListCheckpoints(to=tuple(sorted(looking, key=age)), number=job.checkpoints.looks)
+        )
     if job.phase is JobPhase.STOPPING and job.ending.stop is not None:
         present = here.intersection(members(job.membership))
         if present:

@@ -302,7 +302,7 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
         if replica.started_at is None:  # it may have been there before this coordinator was
             reason = f"did not say where it stands within {tx.settings.start_s:g} s"
             alike = ""
-        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", likeness=alike)
+        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", signature=alike)
     elif replica.state is ReplicaState.LEAVING:
         if _is_needed(tx, name, replica):
             notice_s = tx.settings.policy.graceful_shutdown_timeout_s

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.commands import Command, Look
+from pliant.core.commands import Command, ListCheckpoints
 from pliant.core.events import Saved, Spare
 from pliant.core.job.state import Checkpoints, Job, ReplicaState, spares
 from pliant.core.membership import changes
 from pliant.core.membership.state import Membership, Moment, Orders, Outcome, members
 from pliant.core.membership.transitions import Phase
-from pliant.core.values import NO_CHECKPOINT, NO_LINEAGE, Found, Lineage, Restore
+from pliant.core.values import NO_CHECKPOINT, NO_LINEAGE, CheckpointInfo, Lineage, Restore
 
-NOTHING = Found(name=NO_CHECKPOINT, committed=0, lineage=NO_LINEAGE)
+NOTHING = CheckpointInfo(name=NO_CHECKPOINT, committed=0, lineage=NO_LINEAGE)
 """Begins a history again at step 0, when nothing of the last one was ever made durable.  It makes
 what that one made, for a step has one result; what is still said in that one is stale."""
 
@@ -27,7 +27,7 @@ MAX_SAVED = 16
 """Checkpoints of this process's time that are remembered; storage keeps fewer."""
 
 
-def newest(job: Job) -> Found | None:
+def newest(job: Job) -> CheckpointInfo | None:
     """Return what to restore: highest lineage, then most steps; None if there is nothing."""
     return max(_candidates(job), key=_age, default=None)
 
@@ -43,7 +43,7 @@ def is_pending(job: Job) -> bool:
 
 def saved(known: Checkpoints, event: Saved) -> Checkpoints:
     """Return what is known of checkpoints once one has become durable."""
-    found = Found(
+    found = CheckpointInfo(
         name=event.checkpoint, committed=event.committed, lineage=event.lineage, calls=event.calls
     )
     kept = sorted({*known.saved, found}, key=_age)[-MAX_SAVED:]
@@ -66,7 +66,7 @@ def look_anew(job: Job) -> tuple[Checkpoints, tuple[Command, ...]]:
     if not names:
         return known, ()
     looking = replace(known, looking=frozenset(names))
-    return looking, (Look(to=names, number=known.looks),)
+    return looking, (ListCheckpoints(to=names, number=known.looks),)
 
 
 def has_looked(job: Job, event: Spare) -> bool:
@@ -74,7 +74,7 @@ def has_looked(job: Job, event: Spare) -> bool:
     return (event.asked_by, event.looked) == (job.membership.incarnation, job.checkpoints.looks)
 
 
-def restored(state: Membership, found: Found) -> Membership:
+def restored(state: Membership, found: CheckpointInfo) -> Membership:
     """Open a new history from this checkpoint; nobody is a member of it yet.
 
     Spares stay, and what they still say of older generations is stale: numbers only grow.
@@ -90,11 +90,11 @@ def restored(state: Membership, found: Found) -> Membership:
         calls=found.calls,
         committed=found.committed,
         stale=state.stale,
-        story=state.story,
+        history=state.history,
     )
 
 
-def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
+def retried(state: Membership, found: CheckpointInfo, moment: Moment) -> Outcome:
     """Open another history with the same members, whose origin could not load the last one's."""
     opened = restored(state, found)
     present = frozenset(members(state))
@@ -107,7 +107,7 @@ def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
     return changes.reform(opened, moment, cause="not restorable")
 
 
-def sentence(found: Found) -> str:
+def sentence(found: CheckpointInfo) -> str:
     """Say from what the run goes on."""
     if found is NOTHING:
         return "nothing was made durable before: the run begins again, at step 0"
@@ -135,7 +135,7 @@ def nothing_left(job: Job) -> str:
     return "its state is gone and no replica finds a checkpoint of it"
 
 
-def _candidates(job: Job) -> set[Found]:
+def _candidates(job: Job) -> set[CheckpointInfo]:
     seen = {found for spare in job.membership.spares.values() for found in spare.checkpoints}
     return {
         found
@@ -144,5 +144,5 @@ def _candidates(job: Job) -> set[Found]:
     }
 
 
-def _age(found: Found) -> tuple[int, int, str]:
+def _age(found: CheckpointInfo) -> tuple[int, int, str]:
     return found.lineage, found.committed, found.name

@@ -361,7 +361,7 @@ def _restore(tx: Transaction) -> None:
     membership = restoring.restored(tx.job.membership, found)
     tx.notes.append(restoring.sentence(found))
     tx.job.membership = membership
-    behind = changes.fall_through(membership, membership.spares)
+    behind = changes.skip_calls(membership, membership.spares)
     tx.commands.extend(behind)
     if behind:
         tx.job.start = replace(tx.job.start, by_s=tx.now_s + start_wait_s(tx))

@@ -21,9 +21,9 @@ from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import Decision, Policy
 from pliant.core.policy.hysteresis import Pace
 from pliant.core.table import Table
-from pliant.core.transitions import Story
+from pliant.core.transitions import EventHistory
 from pliant.core.values import (
-    Found,
+    CheckpointInfo,
     Incarnation,
     Labels,
     Lineage,
@@ -170,7 +170,7 @@ class Loss:
     sentence: str
     committed: int = 0
 
-    likeness: str = ""
+    signature: str = ""
     """Equal for failures that a script alone may explain; empty: others had a part in it."""
 
     reached: ReplicaState = ReplicaState.STARTING
@@ -284,7 +284,7 @@ class Budget:
 
     failed_at: tuple[int, str] | None = None
     """When the script failed on the last replica: the step that was committed last, and the
-    likeness (``Loss``).  What fails alike again at the same step always will."""
+    signature (``Loss``).  What fails alike again at the same step always will."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,7 @@ class Checkpoints:
     may_exist: bool = False
     """Somebody was told to publish one: whether it is there, new replicas will say."""
 
-    saved: tuple[Found, ...] = ()
+    saved: tuple[CheckpointInfo, ...] = ()
     """The newest checkpoints that became durable in this process's time, oldest first."""
 
     damaged: frozenset[str] = frozenset()
@@ -389,7 +389,7 @@ class History:
     stale: int = 0
     """Messages from the lost or about the unknown."""
 
-    story: Story = field(default=(), compare=False)
+    events: EventHistory = field(default=(), compare=False)
     """The newest events, oldest first, for the report should one come where it cannot."""
 
 

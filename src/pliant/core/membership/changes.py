@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from pliant.core.commands import Command, EndReplica, FallThrough, Prepare, Reform, Switch
+from pliant.core.commands import Command, EndReplica, Prepare, Reform, SkipCalls, Switch
 from pliant.core.membership.state import (
     NEVER,
     NOBODY,
@@ -142,13 +142,13 @@ def _prepare(
         ),
     )
     commands: tuple[Command, ...] = (Prepare(to=_ranked(order, leavers), order=order),)
-    return state, fall_through(state, state.spares) + commands
+    return state, skip_calls(state, state.spares) + commands
 
 
-def fall_through(state: Membership, spares: Iterable[ReplicaId]) -> tuple[Command, ...]:
+def skip_calls(state: Membership, spares: Iterable[ReplicaId]) -> tuple[Command, ...]:
     """Tell those of these spares that wait in a ``steps()`` call the members have finished."""
     behind = tuple(sorted(r for r in spares if state.spares[r].calls < state.calls))
-    return (FallThrough(to=behind, calls=state.calls),) if behind else ()
+    return (SkipCalls(to=behind, calls=state.calls),) if behind else ()
 
 
 def _order(state: Membership, places: tuple[Seat, ...], moment: Moment) -> Order:
@@ -232,7 +232,7 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
             state.orders, gone=state.orders.gone | {joiner}, joiners=state.orders.joiners - {joiner}
         ),
     )
-    behind = fall_through(state, (joiner,))
+    behind = skip_calls(state, (joiner,))
     if is_finished(state):
         return state, behind
     state, commands = reform(state, moment, cause="joiner behind")
@@ -310,7 +310,7 @@ def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command
     told = tuple(sorted(name for name in names if _is_awaited(state, name)))
     if state.phase is Phase.LOST:
         return ()
-    behind = fall_through(state, [name for name in state.spares if name in names])
+    behind = skip_calls(state, [name for name in state.spares if name in names])
     if not told:
         return behind
     match state.phase:

@@ -14,7 +14,7 @@ from pliant.core.errors import TransitionError
 from pliant.core.events import Broken, Prepared, Refused, Registered, Spare
 from pliant.core.membership.resolve import NO_STEP, Header, Resolution
 from pliant.core.membership.transitions import MEMBERS, MemberState
-from pliant.core.transitions import Story, extended
+from pliant.core.transitions import EventHistory, extended
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -79,7 +79,7 @@ class Member:
     broken: bool = False
     """A collective of ``current`` failed here; only a Reform helps."""
 
-    story: Story = field(default=(), compare=False, repr=False)
+    history: EventHistory = field(default=(), compare=False, repr=False)
     """What happened to it last."""
 
 
@@ -104,14 +104,14 @@ def became(before: Member, cause: str, after: Member, detail: object = "") -> Me
     Raises:
         TransitionError: that cause does not lead there.
     """
-    state = MEMBERS.follow(state_of(before), cause, state_of(after), story=before.story)
-    return replace(after, story=extended(before.story, f"{cause} {detail}: {state}"))
+    state = MEMBERS.follow(state_of(before), cause, state_of(after), history=before.history)
+    return replace(after, history=extended(before.history, f"{cause} {detail}: {state}"))
 
 
 def refusal(member: Member, event: str) -> TransitionError:
     """Return the error that a member may not do this now."""
     phase = f"{state_of(member)}, committed={member.committed}, sealed={member.sealed}"
-    return TransitionError(phase=phase, event=event, story=member.story)
+    return TransitionError(phase=phase, event=event, history=member.history)
 
 
 def registration(member: Member, *, spare: Spare | None, finished: bool) -> Registered:

@@ -22,7 +22,7 @@ from pliant.core.events import Spare
 from pliant.core.heartbeats import SILENCE_S, found_at_s
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
-from pliant.core.transitions import Story, extended
+from pliant.core.transitions import EventHistory, extended
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -263,7 +263,7 @@ class Membership:
     stale: int = 0
     """Messages dropped because they came too late."""
 
-    story: Story = field(default=(), compare=False, repr=False)
+    history: EventHistory = field(default=(), compare=False, repr=False)
     """What it heard and did last, heartbeats left out."""
 
 
@@ -276,8 +276,8 @@ def moved(state: Membership, cause: str, phase: Phase) -> Membership:
     Raises:
         TransitionError: it does not lead there.
     """
-    PHASES.follow(state.phase, cause, phase, story=state.story)
-    return replace(state, phase=phase, story=extended(state.story, f"{cause}: {phase}"))
+    PHASES.follow(state.phase, cause, phase, history=state.history)
+    return replace(state, phase=phase, history=extended(state.history, f"{cause}: {phase}"))
 
 
 def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
@@ -418,7 +418,7 @@ def under_way(state: Membership) -> Order:
     order = state.orders.attempt or state.orders.recorded
     if order is None:
         event = "to ask for the generation under way"
-        raise TransitionError(phase=state.phase, event=event, story=state.story)
+        raise TransitionError(phase=state.phase, event=event, history=state.history)
     return order
 
 

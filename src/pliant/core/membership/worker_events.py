@@ -91,7 +91,7 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
         heard = None if isinstance(event, events.Progressed) else event
         state = _alive(state, event.replica, moment, is_mute=is_mute, heard=heard)
     else:
-        state = replace(state, story=extended(state.story, event))
+        state = replace(state, history=extended(state.history, event))
     if (
         isinstance(event, events.Broken | events.Refused)
         and event.generation >= state.orders.issued - 1
@@ -129,7 +129,7 @@ def _alive(
         state,
         pulses=state.pulses.put(replica, pulse),
         trouble=trouble,
-        story=state.story if heard is None else extended(state.story, heard),
+        history=state.history if heard is None else extended(state.history, heard),
     )
 
 
@@ -153,7 +153,7 @@ def _on_spare(state: Membership, event: events.Spare) -> Outcome:
     state = replace(state, spares=state.spares.put(event.replica, event))
     if state.phase is Phase.LOST:  # where it is to go depends on what will be restored
         return state, ()
-    return state, changes.fall_through(state, (event.replica,))
+    return state, changes.skip_calls(state, (event.replica,))
 
 
 def _on_prepared(state: Membership, event: events.Prepared, moment: Moment) -> Outcome:
@@ -347,7 +347,7 @@ def _next_call(state: Membership) -> Outcome:
     """The members are in another ``steps()`` call: joiners must follow before they can join."""
     if state.orders.attempt is not None and state.orders.joiners:
         state = changes.at_rest(state, "next call")
-    return state, changes.fall_through(state, state.spares)
+    return state, changes.skip_calls(state, state.spares)
 
 
 def _on_finished(state: Membership, event: events.Finished) -> Outcome:

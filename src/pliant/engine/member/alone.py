@@ -18,7 +18,7 @@ from pliant.core.membership.member import Member
 from pliant.core.values import (
     NO_CHECKPOINT,
     NO_LINEAGE,
-    Found,
+    CheckpointInfo,
     Generation,
     Lineage,
     Order,
@@ -56,7 +56,7 @@ class Alone:
         shape: Shape,
         callbacks: TrainingCallbacks,
         *,
-        found: Sequence[Found] = (),
+        found: Sequence[CheckpointInfo] = (),
         noted: Callable[[str], None] = lambda text: None,
     ) -> None:
         order = Order(generation=Generation(1), members=(Seat(replica=ALONE, endpoint=""),))
@@ -98,7 +98,7 @@ class Alone:
             )
         return True
 
-    def _restore(self, found: Found) -> str:
+    def _restore(self, found: CheckpointInfo) -> str:
         """Go on from a checkpoint; return what is wrong with it, if it cannot be used."""
         try:
             if found.name != NO_CHECKPOINT:

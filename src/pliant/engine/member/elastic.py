@@ -8,7 +8,7 @@ not know what is trained.
 
     arrive --Spare--> wait --Switch--> enter --> steps: decide, settle --boundary--> enter ...
                         |                           |
-                        +--FallThrough              +--GroupBroken--> recover: Reform --> enter
+                        +--SkipCalls              +--GroupBroken--> recover: Reform --> enter
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pliant.core.events import ExitKind, Spare, Switched
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.values import NO_GENERATION, TOTAL, Found, Generation, Order
+from pliant.core.values import NO_GENERATION, TOTAL, CheckpointInfo, Generation, Order
 from pliant.engine import probe
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
@@ -62,8 +62,8 @@ class ElasticMembership:
         callbacks: TrainingCallbacks,
         identity: tuple[tuple[str, str], ...],
         *,
-        found: Sequence[Found],
-        look: Callable[[], Sequence[Found]],
+        found: Sequence[CheckpointInfo],
+        look: Callable[[], Sequence[CheckpointInfo]],
         is_durable: bool,
         followers: Followers = NO_FOLLOWERS,
     ) -> None:

@@ -366,9 +366,9 @@ class ProtocolRuntime:
                 )
             case commands.Stop():
                 return protocol.told_to_stop(member), ()
-            case commands.FallThrough(calls=calls):
+            case commands.SkipCalls(calls=calls):
                 self._fall_through = max(self._fall_through, calls)
-            case commands.Look(number=number):
+            case commands.ListCheckpoints(number=number):
                 self._is_to_look, self._asked = True, (incarnation, number)
             case commands.Dismiss(reason=reason):
                 self._dismissed = reason

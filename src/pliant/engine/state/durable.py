@@ -24,7 +24,7 @@ import torch
 from pliant.core.errors import PliantError
 from pliant.core.values import (
     NO_INCARNATION,
-    Found,
+    CheckpointInfo,
     FromCheckpoint,
     Generation,
     Incarnation,
@@ -166,7 +166,7 @@ class CheckpointReader(Protocol):
 class Durability(Protocol):
     """Who keeps a session's checkpoints; on the main thread, which waits only where it says so."""
 
-    def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
+    def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[CheckpointInfo, ...]:
         """Take the place of the checkpoints; return those to go on from, newest first.
 
         One without a name stands for a history that begins at step 0, above what lies there.
@@ -181,7 +181,7 @@ class Durability(Protocol):
         is not known.
         """
 
-    def find_anew(self) -> tuple[Found, ...]:
+    def find_anew(self) -> tuple[CheckpointInfo, ...]:
         """Return those that are there by now; what was seen last, if the place cannot be read."""
 
     def reader(self, name: str) -> CheckpointReader:

@@ -23,7 +23,7 @@ import torch
 
 from pliant.core.errors import ConfigError
 from pliant.core.membership.member import Member
-from pliant.core.values import Found
+from pliant.core.values import CheckpointInfo
 from pliant.engine import probe
 from pliant.engine.local_tensors import TensorPart, local_of, part_of
 from pliant.engine.reduce.buckets import dense_stride
@@ -83,7 +83,7 @@ class Saver:
             self._describer = StagedDescriber(state, self._coordinates, self._stages)
         self._dataset = dataset
         self._saved: tuple[int, int] | None = None
-        self.found: Sequence[Found] = ()
+        self.found: Sequence[CheckpointInfo] = ()
         """What the run can go on from, newest first."""
 
     def open(self, facts: Facts, channel: CheckpointChannel) -> None:
@@ -102,7 +102,7 @@ class Saver:
         """What tells the place of the checkpoints from those of other nodes; empty: not known."""
         return "" if self._durability is None else self._durability.mark
 
-    def find_anew(self) -> Sequence[Found]:
+    def find_anew(self) -> Sequence[CheckpointInfo]:
         """Return what the run can go on from by now; what was there before, if nobody can tell."""
         if self._durability is not None:
             self.found = self._durability.find_anew()
