@@ -50,6 +50,6 @@ def test_what_the_table_does_not_name_is_an_error(state: Door, cause: str, after
 
 def test_the_error_tells_what_went_before() -> None:
     with pytest.raises(TransitionError, match="oldest first: pulled; pushed") as raised:
-        DOOR.follow(Door.SHUT, "sold", Door.GONE, story=("pulled", "pushed"))
+        DOOR.follow(Door.SHUT, "sold", Door.GONE, history=("pulled", "pushed"))
 
     assert raised.value.history == ("pulled", "pushed")
