@@ -15,13 +15,12 @@ from pydantic_core import PydanticUndefined
 
 from pliant.cli.main import app
 from pliant.coordinator.metrics import BoardCollector
-from pliant.core.commands import Command
+from pliant.core.commands import Command, type_name
 from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
 from pliant.observe.status import Board
 from pliant.pool.pool_metrics import PoolCollector, PoolCounts
 from pliant.spec.job import ElasticJob
 from pliant.spec.pool import PoolFile
-from pliant.wire.codec import type_name
 
 MADE = "Made by `python -m tools.make_pages` from the source; change that.\n"
 

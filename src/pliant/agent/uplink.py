@@ -25,7 +25,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.http11 import Response
 
 from pliant.agent.thinning import Thinning
-from pliant.core.commands import Command
+from pliant.core.commands import Command, type_name
 from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.events import Exited, Progressed, Running
 from pliant.core.text import in_one_line
@@ -40,7 +40,6 @@ from pliant.wire.codec import (
     Message,
     Refusal,
     encode,
-    type_name,
 )
 from pliant.wire.framing import decode_packed
 from pliant.wire.messages import AgentLeft, Alive, Heard, HostAlone, JoinHosts, Unfit, Work

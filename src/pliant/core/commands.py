@@ -1,12 +1,14 @@
 """What the core asks the shells to do.
 
-Every command may be carried out twice.  On the wire it names the incarnation that gave it.  The
-class names are the types of the wire and of the event log, but for those that ``wire.codec`` lists.
+Every command may be carried out twice.  On the wire it names the incarnation that gave it.
+``type_name`` says what values of the core are called on the wire and in the event log.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import cache
 
 from pliant.core.values import NodeId, Order, ReplicaId
 
@@ -143,3 +145,17 @@ Command = (
     | Publish
     | EndJob
 )
+
+
+_TYPE_NAMES = {"ListCheckpoints": "look", "SkipCalls": "fall_through"}
+"""Those that are not called like their class."""
+
+
+def type_name(kind: type) -> str:
+    """Name a kind of values on the wire and in logs: ``StartReplica`` is ``start_replica``."""
+    return _type_name(kind.__name__)
+
+
+@cache
+def _type_name(name: str) -> str:
+    return _TYPE_NAMES.get(name) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

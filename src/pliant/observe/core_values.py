@@ -17,6 +17,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
+from pliant.core.commands import type_name
 from pliant.core.job.state import (
     Budget,
     Checkpoints,
@@ -34,7 +35,6 @@ from pliant.core.job.state import (
 from pliant.core.membership.state import Orders, PhaseWait, Trouble
 from pliant.core.table import Table
 from pliant.observe.log import ENVELOPE, Record, number, plain, whole
-from pliant.wire.codec import type_name
 
 WHICH = "is"
 """Beside the fields of one of several values: its kind."""

@@ -68,7 +68,6 @@ import json
 import logging
 import math
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -78,6 +77,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, overload
 
+from pliant.core.commands import type_name
 from pliant.core.text import MOST_S, worker_name
 from pliant.machine.files import make_private_directory, open_private
 from pliant.machine.locks import lock
@@ -327,12 +327,7 @@ def _carries(line: bytes) -> bool:
 
 def kind_of(value: object) -> str:
     """Name a core value as the log does: ``StartReplica`` is ``start_replica``."""
-    return _snake_case(type(value).__name__)
-
-
-@cache
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return type_name(type(value))
 
 
 def fields_of(value: object) -> dict[str, Any]:

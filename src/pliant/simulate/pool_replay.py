@@ -16,6 +16,7 @@ from typing import get_args
 from pliant.core.allocation import Action, Asked, DevicesSet, Event, Recovered, kinds
 from pliant.core.allocation.kinds import KindedPool, PoolBeginning, begun
 from pliant.core.allocation.values import Actions
+from pliant.core.commands import type_name
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import MOST_SLOTS
 from pliant.core.text import in_one_line
@@ -25,7 +26,6 @@ from pliant.observe.log import Record, fields_of, kind_of
 from pliant.simulate.replay import Break, difference_between
 from pliant.simulate.replay_log import Gap, LogPlace, LogWalk, is_torn, moment_of
 from pliant.spec.pool import MOST_DEVICES
-from pliant.wire.codec import type_name
 
 BEGAN = "pool_began"
 TOLD = {type_name(kind): kind for kind in get_args(Event)}

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pliant.core.commands import type_name
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event
 from pliant.core.job.state import Job, JobSettings
@@ -26,7 +27,7 @@ from pliant.observe.log import CONTINUED, Record
 from pliant.observe.quiet_inputs import quiet_of
 from pliant.observe.reading import record_of
 from pliant.wire.bounds import MOST_DEVICES, excess
-from pliant.wire.codec import COMMANDS, EVENTS, type_name
+from pliant.wire.codec import COMMANDS, EVENTS
 
 EVENT_KINDS: dict[str, type] = {type_name(kind): kind for kind in EVENTS}
 SAID_KINDS = frozenset({"decision", *map(type_name, COMMANDS)})

@@ -21,7 +21,7 @@ from typing import Any, get_args
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from pliant.core.commands import Command, ListCheckpoints, Prepare, Reform, SkipCalls, Switch
+from pliant.core.commands import Command, Prepare, Reform, Switch, type_name
 from pliant.core.events import Event, Prepared, Progressed, Switched, WorkerEvent
 from pliant.core.text import in_one_line
 from pliant.core.values import Incarnation, Order, ReplicaId
@@ -72,15 +72,6 @@ class Refusal:
     """Why bytes are no message.  A value: refused, counted, without effect."""
 
     reason: str
-
-
-_TYPE_NAMES: dict[type, str] = {ListCheckpoints: "look", SkipCalls: "fall_through"}
-"""Of those whose class is not called like their type on the wire."""
-
-
-def type_name(kind: type) -> str:
-    """Name a message type on the wire: ``StartReplica`` is ``start_replica``."""
-    return _TYPE_NAMES.get(kind) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 TYPES: dict[str, type] = {
