@@ -149,8 +149,8 @@ FAULTS = (
         "R6",
         "an old member is lost the first time it is late",
         "core/membership/failure/silence.py",
-        "    lost = group.dispensable(state, silent & late)\n",
-        "    lost = group.dispensable(state, silent)\n",
+        "    lost = dispensable(state, silent & late)\n",
+        "    lost = dispensable(state, silent)\n",
     ),
     Fault(
         "R7",
@@ -240,8 +240,8 @@ FAULTS = (
         "R11",
         "silence is not a loss",
         "core/membership/failure/silence.py",
-        "    if group.found_silent_at_s(state) <= now_s:",
-        "    if group.found_silent_at_s(state) <= now_s < 0:",
+        "    if found_silent_at_s(state) <= now_s:",
+        "    if found_silent_at_s(state) <= now_s < 0:",
     ),
     Fault(
         "R11",
@@ -254,10 +254,10 @@ FAULTS = (
         "R12",
         "a Reform contains leavers",
         "core/membership/changes.py",
-        ("    places = group.seats(state)\n    if not places:"),
+        ("    places = seats(state)\n    if not places:"),
         (
             '    left = (Seat(replica=r, endpoint="") for r in sorted(state.orders.leavers))\n'
-            "    places = (*group.seats(state), *left)\n"
+            "    places = (*seats(state), *left)\n"
             "    if not places:"
         ),
     ),
