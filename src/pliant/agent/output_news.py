@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from pliant.core.text import place_of, replica_of
+from pliant.core.text import local_rank_of, replica_of
 from pliant.core.values import ReplicaId
 from pliant.wire.messages import OutputGrown
 
@@ -58,7 +58,7 @@ class OutputNews:
             if text:
                 yield OutputGrown(
                     replica=ReplicaId(replica_of(worker)),
-                    worker=place_of(worker),
+                    worker=local_rank_of(worker),
                     offset=offset,
                     text=text,
                 )

@@ -110,7 +110,7 @@ def printable_values(value: Any) -> Any:
 
 
 def worker_name(replica: str, worker: int | None) -> str:
-    """Name a worker by its place in its replica; None: it is the only one."""
+    """Name a worker by its local rank in its replica; None: it is the only one."""
     return replica if worker is None else f"{replica}.{worker}"
 
 
@@ -119,10 +119,10 @@ def replica_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def place_of(name: str) -> int | None:
-    """Return the place of a worker in its replica by its name; None: it is the only one."""
-    place = name.partition(".")[2]
-    return int(place) if place else None
+def local_rank_of(name: str) -> int | None:
+    """Return the local rank of a worker in its replica by its name; None: it is the only one."""
+    rank = name.partition(".")[2]
+    return int(rank) if rank else None
 
 
 def is_follower(name: str) -> bool:

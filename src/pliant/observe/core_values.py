@@ -41,7 +41,7 @@ WHICH = "is"
 
 _PARTS: dict[type, dict[str, str]] = {
     Nodes: {"devices": "nodes", "unheard": "unheard_nodes"},
-    Sizing: {},
+    Sizing: {"requested": "wished"},
     Offer: {"replicas": "offered", "reason": "offer_reason", "notice_s": "offer_notice_s"},
     Stragglers: {"look_s": "slow_look_s", "replaced": "replaced_slow"},
     Budget: {},

@@ -402,9 +402,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     # -- people, nodes, time ---------------------------------------------------------------
 
-    @rule(wished=st.integers(0, 5))
-    def scale(self, wished: int) -> None:
-        self.feed(Scaled(target=wished))
+    @rule(requested=st.integers(0, 5))
+    def scale(self, requested: int) -> None:
+        self.feed(Scaled(target=requested))
 
     @rule(policy=st.sampled_from(POLICIES))
     def sets_another_policy(self, policy: Policy) -> None:

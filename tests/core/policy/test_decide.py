@@ -1,4 +1,4 @@
-"""The job has as many replicas as were wished for, within what is allowed and what there is."""
+"""The job has as many replicas as were requested for, within what is allowed and what there is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ views = st.builds(
     num_replicas=st.integers(0, 9),
     devices=st.integers(0, 9),
     apart=st.integers(0, 2),
-    wished=st.none() | st.integers(0, 12),
+    requested=st.none() | st.integers(0, 12),
     num_slots=maybe,
     offered=st.none() | st.integers(0, 9),
     reclaimed=st.integers(0, 3),
@@ -72,10 +72,10 @@ def test_the_target_keeps_every_bound(view: PolicyView, policy: Policy) -> None:
 def test_a_size_that_raises_no_objection_is_what_one_gets_where_there_is_room(
     view: PolicyView, policy: Policy
 ) -> None:
-    wished = view.wished
+    requested = view.requested
     room = min(n for n in (view.devices, view.offered) if n is not None) - view.reclaimed
-    if wished is not None and wished <= room and objection(wished, view, policy) is None:
-        assert decide(view, policy, now_s=0.0).target_replicas == wished
+    if requested is not None and requested <= room and objection(requested, view, policy) is None:
+        assert decide(view, policy, now_s=0.0).target_replicas == requested
 
 
 def test_without_a_wish_every_device_is_used() -> None:
@@ -95,7 +95,7 @@ def test_the_start_size_counts_until_someone_wishes_otherwise() -> None:
     policy = Policy(max_replicas=4, start_replicas=2)
 
     assert choose(policy).reason == "stay at 2 replicas, as requested"
-    assert choose(policy, wished=3).reason == "grow from 2 to 3 replicas, as requested"
+    assert choose(policy, requested=3).reason == "grow from 2 to 3 replicas, as requested"
 
 
 def test_a_default_maximum_is_lowered_to_the_slots_of_a_step() -> None:
@@ -106,21 +106,21 @@ def test_a_default_maximum_is_lowered_to_the_slots_of_a_step() -> None:
 
 
 def test_a_wish_above_the_maximum_is_cut() -> None:
-    decision = choose(Policy(max_replicas=4), wished=6)
+    decision = choose(Policy(max_replicas=4), requested=6)
 
     assert decision.target_replicas == 4
     assert decision.reason == "grow from 2 to 4 replicas: 6 requested, but maxReplicas=4"
 
 
 def test_a_wish_below_the_minimum_is_raised() -> None:
-    decision = choose(Policy(min_replicas=2), wished=1)
+    decision = choose(Policy(min_replicas=2), requested=1)
 
     assert decision.target_replicas == 2
     assert decision.reason == "stay at 2 replicas: 1 requested, but minReplicas=2"
 
 
 def test_the_reason_says_how_busy_an_uneven_size_keeps_its_replicas() -> None:
-    decision = choose(wished=3, num_slots=8)
+    decision = choose(requested=3, num_slots=8)
 
     assert decision.reason == (
         "grow from 2 to 3 replicas, as requested; 8 micro-batches do not divide evenly by 3: "
@@ -322,7 +322,7 @@ def test_the_sizes_are_those_that_a_policy_allows(
 
 
 @pytest.mark.parametrize(
-    ("wished", "sentence"),
+    ("requested", "sentence"),
     [
         (1, "1 replica would be below minReplicas=2"),
         (7, "7 replicas would be above maxReplicas=6"),
@@ -331,11 +331,11 @@ def test_the_sizes_are_those_that_a_policy_allows(
     ],
 )
 def test_a_wish_outside_the_bounds_is_refused_with_the_reason(
-    wished: int, sentence: str | None
+    requested: int, sentence: str | None
 ) -> None:
     view = PolicyView(num_replicas=3, devices=8, num_slots=4)
 
-    assert objection(wished, view, Policy(min_replicas=2, max_replicas=6)) == sentence
+    assert objection(requested, view, Policy(min_replicas=2, max_replicas=6)) == sentence
 
 
 @pytest.mark.parametrize(("num_slots", "target"), [(None, 4), (32, 16), (3, 3)])

@@ -154,7 +154,7 @@ def happen(job: Toy, kind: str, number: int) -> None:
             pace = hysteresis.restarted(now_s=job.now_s, num_changes=changes, backoff_level=2)
             job.view = replace(job.view, pace=pace)
         case "wish" if job.policy.fitted(number) is not None:
-            job.view = replace(job.view, wished=number)
+            job.view = replace(job.view, requested=number)
             target = job.look(is_urgent=True).target_replicas
             fits = job.policy.largest(min(number, job.room, SLOTS))
             assert target == (min(job.room, number) if fits is None else fits), "at once"
@@ -466,7 +466,7 @@ def test_a_replica_that_turns_out_to_add_too_little_is_given_back() -> None:
         "shrink from 4 to 3 replicas: each replica above 3 would add -78% of one of them, below "
         "minMarginalEfficiency=0.5"
     )
-    job.view = replace(job.view, wished=4)
+    job.view = replace(job.view, requested=4)
     assert job.look(is_urgent=True).target_replicas == 4, "who asks for it gets it"
 
 

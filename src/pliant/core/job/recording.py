@@ -21,7 +21,7 @@ _of_membership = attrgetter(
     *("orders.joiners", "orders.leavers"),
 )
 _of_job = attrgetter(
-    *("registration.homes", "named", "sizing.wished", "sizing.policy", "sizing.pace"),
+    *("registration.homes", "named", "sizing.requested", "sizing.policy", "sizing.pace"),
     *("checkpoints.exist", "ending.stop", "ending.outcome", "ending.last_step"),
 )
 
@@ -42,7 +42,7 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
         named=register.named,
         sizing=replace(
             job.sizing,
-            wished=register.wished,
+            requested=register.wished,
             policy=register.policy if is_policy_kept else None,
             policy_given=register.policy_given if is_policy_kept else None,
             pace=restarted(
@@ -77,7 +77,7 @@ def record(job: Job) -> Register:
     return replace(
         register(job.membership),
         named=job.named,
-        wished=job.sizing.wished,
+        wished=job.sizing.requested,
         policy=job.sizing.policy,
         policy_given=job.sizing.policy_given,
         num_changes=len(job.sizing.pace.changed_at),

@@ -110,7 +110,7 @@ def on_running(tx: Transaction, event: Running) -> None:
     here = {name for name, replica in job.replicas.items() if replica.node == event.node}
     is_over = is_done(job, tx.now_s)
     for name in sorted(here, key=age):
-        tx.again.extend(_told(job, name, is_there=name in event.replicas, is_over=is_over))
+        tx.again.extend(_orders_so_far(job, name, is_there=name in event.replicas, is_over=is_over))
     tx.again.extend(changes.unanswered(job.membership, here))
     if job.ending.outcome is not None:  # to hear how they ended
         left = (n for n, node in job.registration.homes.items() if node == event.node)
@@ -128,7 +128,9 @@ def on_running(tx: Transaction, event: Running) -> None:
             tx.again.append(Stop(to=tuple(sorted(present, key=age))))
 
 
-def _told(job: Job, name: ReplicaId, *, is_there: bool, is_over: bool) -> tuple[Command, ...]:
+def _orders_so_far(
+    job: Job, name: ReplicaId, *, is_there: bool, is_over: bool
+) -> tuple[Command, ...]:
     """Return what one was told that has neither come nor gone; anyone else is known by its voice.
 
     Who is to end and is not there has ended: what its agent answers says how.  ``is_over``: who is

@@ -34,7 +34,7 @@ def on_scaled(tx: Transaction, target: int) -> None:
     if why is not None:
         tx.decline(why)
         return
-    tx.job.sizing = replace(tx.job.sizing, wished=target, is_urgent=True)
+    tx.job.sizing = replace(tx.job.sizing, requested=target, is_urgent=True)
     tx.job.nodes = replace(tx.job.nodes, held=frozenset())
 
 
@@ -65,7 +65,7 @@ def on_drain(tx: Transaction, event: events.DrainRequested) -> None:
     if why is not None:
         tx.decline(f"{name} is not drained: {why}")
         return
-    tx.job.sizing = replace(tx.job.sizing, wished=rest, is_urgent=True)
+    tx.job.sizing = replace(tx.job.sizing, requested=rest, is_urgent=True)
     replicas.send_away(tx, name, event.notice_s, "drained")
 
 

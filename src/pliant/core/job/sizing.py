@@ -157,7 +157,7 @@ def view(job: Job, settings: JobSettings) -> PolicyView:
         core_replicas=settings.core_replicas,
         apart=sum(job.nodes.devices.values()) - devices - silent,
         silent=silent,
-        wished=job.sizing.wished,
+        requested=job.sizing.requested,
         num_slots=job.start.reference.num_slots if job.start.reference else None,
         offered=job.offer.replicas,
         offer_reason=job.offer.reason,

@@ -228,7 +228,7 @@ class Nodes:
 class Sizing:
     """What the policy is told, what it remembers and what it has said (``sizing``)."""
 
-    wished: int | None = None
+    requested: int | None = None
     """The size that somebody asked for, as in ``Register``."""
 
     policy: Policy | None = None

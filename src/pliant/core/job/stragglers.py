@@ -36,7 +36,7 @@ def look_at_slow(tx: Transaction) -> None:
     if not job.stragglers.slow or job.phase is not JobPhase.RUNNING:
         return
     known = slow_among(job.stragglers.slow, trainers(job))
-    known, new = with_told(known, tx.now_s, tx.settings.slow_s)
+    known, new = with_reported(known, tx.now_s, tx.settings.slow_s)
     for name in new:
         tx.notes.append(_what(known, name, tx.now_s))
     tx.job.stragglers = replace(job.stragglers, slow=known)
@@ -105,7 +105,9 @@ def slow_among(known: Slowness, present: Container[ReplicaId]) -> Slowness:
     return known.drop(*(name for name in known if name not in present))
 
 
-def with_told(known: Slowness, now_s: float, after_s: float) -> tuple[Slowness, list[ReplicaId]]:
+def with_reported(
+    known: Slowness, now_s: float, after_s: float
+) -> tuple[Slowness, list[ReplicaId]]:
     """Return the memory in which all are told that are slow for so long, and who is new of them."""
     new = [
         name for name, slow in known.items() if not slow.is_told and slow.since_s + after_s <= now_s

@@ -37,7 +37,7 @@ class PolicyView:
     silent: int = 0
     """Devices beside these on nodes whose agents say nothing."""
 
-    wished: int | None = None
+    requested: int | None = None
     """What someone asked for last; None: nobody has."""
 
     num_slots: int | None = None
@@ -53,7 +53,7 @@ class PolicyView:
     """Devices that the outside takes back and that still run a replica."""
 
     is_urgent: bool = False
-    """Nothing is held back: the job starts, or someone has just wished for a size or a policy."""
+    """Nothing is held back: the job starts, or someone has just asked for a size or a policy."""
 
     pace: Pace = field(default_factory=Pace)
     costs: Costs = field(default_factory=Costs)

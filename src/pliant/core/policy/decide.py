@@ -6,7 +6,7 @@ are, how a change is carried out, or the wall clock; the caller passes ``now_s``
 
     wanted     what wishes, bounds and slots allow, were capacity no question
     possible   the same within the capacity there is
-    base       what remains of the settled size: less whatever was taken away, or wished away
+    base       what remains of the settled size: less whatever was taken away, or given back
     target     base, or possible once nothing holds that change back
 
 From the settled size down to the base nothing waits: reclaims, losses and wishes are never
@@ -120,16 +120,16 @@ def decide(view: PolicyView, policy: Policy, *, now_s: float) -> Decision:
     )
 
 
-def objection(wished: int, view: PolicyView, policy: Policy) -> str | None:
+def objection(requested: int, view: PolicyView, policy: Policy) -> str | None:
     """Return why a wish for this size must be refused, or None."""
-    if wished < policy.min_replicas:
-        return f"{counted(wished, 'replica')} would be below minReplicas={policy.min_replicas}"
-    if policy.max_replicas is not None and wished > policy.max_replicas:
-        return f"{wished} replicas would be above maxReplicas={policy.max_replicas}"
-    if view.num_slots is not None and wished > view.num_slots:
-        return f"a step has only {view.num_slots} micro-batches, too few for {wished} replicas"
-    if policy.fitted(wished) is None:
-        return f"{counted(wished, 'replica')} would be none of {policy.sizes_text()}"
+    if requested < policy.min_replicas:
+        return f"{counted(requested, 'replica')} would be below minReplicas={policy.min_replicas}"
+    if policy.max_replicas is not None and requested > policy.max_replicas:
+        return f"{requested} replicas would be above maxReplicas={policy.max_replicas}"
+    if view.num_slots is not None and requested > view.num_slots:
+        return f"a step has only {view.num_slots} micro-batches, too few for {requested} replicas"
+    if policy.fitted(requested) is None:
+        return f"{counted(requested, 'replica')} would be none of {policy.sizes_text()}"
     return None
 
 
@@ -137,7 +137,7 @@ def objection(wished: int, view: PolicyView, policy: Policy) -> str | None:
 
 
 def _case(view: PolicyView, policy: Policy) -> PolicyCase:
-    asked = view.wished if view.wished is not None else policy.start_replicas
+    asked = view.requested if view.requested is not None else policy.start_replicas
     ceiling, because = _ceiling(view, policy, is_asked=asked is not None)
     bounds = [asked, policy.max_replicas]
     limit = max(policy.min_replicas, min((n for n in bounds if n is not None), default=sys.maxsize))
