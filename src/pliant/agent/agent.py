@@ -24,7 +24,7 @@ from pliant.agent.departure import Departure
 from pliant.agent.fork_servers import ForkServers
 from pliant.agent.joint_node import JoinedHost
 from pliant.agent.node_facts import NodeHere, greeting
-from pliant.agent.output import nobody_listens
+from pliant.agent.output import OutputListener, nobody_listens
 from pliant.agent.placement import Devices
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.thinning import ALIVE_S, LIST_EVERY
@@ -41,7 +41,6 @@ from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
 from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Work
-from pliant.wire.ports import OutputListener
 
 _log = logging.getLogger(__name__)
 

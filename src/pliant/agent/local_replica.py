@@ -25,6 +25,7 @@ from pathlib import Path
 
 from pliant.agent.agent_config import PoolDevice
 from pliant.agent.host_link import HostLink
+from pliant.agent.output import OutputListener
 from pliant.agent.remote_worker import RemoteWorker
 from pliant.agent.worker import LOOK_S, Worker
 from pliant.core.commands import Command
@@ -35,7 +36,6 @@ from pliant.wire.codec import Message
 from pliant.wire.host_records import KillPart, StartPart
 from pliant.wire.launch import Assignment, KillReplica, Request, StartWorker
 from pliant.wire.messages import Ended, Started, Traceback, Usage
-from pliant.wire.ports import OutputListener
 
 ORDERLY = (ExitKind.FINISHED, ExitKind.LEFT)
 """Ends after which the other workers of a replica are given the time to end as well."""

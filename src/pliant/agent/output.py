@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 from pliant.machine.rotating_file import RotatingFile
-from pliant.wire.ports import OutputListener
 
 MAX_LINE_BYTES = 64 << 10
 """A longer line is handed on in pieces, in bytes."""
 
 _log = logging.getLogger(__name__)
+
+
+class OutputListener(Protocol):
+    """Someone who follows the output of workers as it is written."""
+
+    def __call__(self, worker: str, line: str, /) -> None:
+        """Take one line of a worker, by its name, without its newline."""
 
 
 def nobody_listens(worker: str, line: str, /) -> None:

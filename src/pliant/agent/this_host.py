@@ -11,9 +11,9 @@ from typing import Any
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.fork_servers import ForkServers
+from pliant.agent.output import OutputListener
 from pliant.agent.placement import Devices
 from pliant.agent.work import JobHere
-from pliant.wire.ports import OutputListener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.ledger_news import LedgerNews
+from pliant.agent.output import OutputListener
 from pliant.agent.output_news import OutputNews
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
@@ -32,7 +33,6 @@ from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.tls import TlsContexts, exposed_key
 from pliant.wire.codec import Message
 from pliant.wire.messages import Alive, Work
-from pliant.wire.ports import OutputListener
 
 MOST_PIECES = 16
 """Of ledgers that go up with one sign of life: 4 MB, more than is written meanwhile, and read and

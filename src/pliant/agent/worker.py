@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pliant.agent.output import Output
+from pliant.agent.output import Output, OutputListener
 from pliant.core.commands import Command
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind, Finished, Progressed, Refused
 from pliant.core.text import is_follower, worker_name
@@ -34,7 +34,6 @@ from pliant.wire.codec import (
 )
 from pliant.wire.framing import FrameError, Unframer, frame
 from pliant.wire.messages import Ended
-from pliant.wire.ports import OutputListener
 
 LAST_WORDS_S = 0.5
 """Longest wait for what a dead worker has told its agent, in seconds."""

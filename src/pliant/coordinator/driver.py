@@ -33,7 +33,7 @@ from pliant.coordinator.journal import (
 )
 from pliant.coordinator.keepers import LedgerKeeper, OutputKeeper
 from pliant.coordinator.loop import Answered, CoreHolder, GroupCommit, Inbox, Incoming, Turn
-from pliant.coordinator.nodes import JobNodes
+from pliant.coordinator.nodes import JobNodes, NodeChannel
 from pliant.coordinator.outbox import Outbox
 from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.core.agreement import NodeFacts
@@ -62,7 +62,6 @@ from pliant.observe.log import EventLog
 from pliant.observe.status import Board
 from pliant.wire import messages
 from pliant.wire.codec import EVENTS, Message
-from pliant.wire.ports import NodeChannel
 
 LOOK_S = 2.0
 """Between two looks into the register whether another coordinator has taken over, in seconds."""

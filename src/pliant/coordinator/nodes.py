@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pliant.core import agreement
 from pliant.core.agreement import NodeFacts
@@ -34,7 +35,6 @@ from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, Repli
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message, encode
 from pliant.wire.messages import CoordinatorNote, LedgerGrown, OutputGrown
-from pliant.wire.ports import NodeChannel
 
 AWAY_S, SILENT_S = JobSettings().node_s, JobSettings().silent_s
 
@@ -56,6 +56,19 @@ while this process is stopped none is made."""
 
 _Told = tuple[type, Generation, float]
 """The kind and the generation of an order, and when it was sent."""
+
+
+class NodeChannel(Protocol):
+    """The coordinator's way to one agent."""
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        """Queue a command; never blocks, drops it if the agent is gone."""
+
+    def send_encoded(self, message: bytes) -> None:
+        """The same of one that is encoded."""
+
+    def hang_up(self) -> None:
+        """End the connection: the agent has another one, or another agent has its name."""
 
 
 @dataclass(slots=True)
