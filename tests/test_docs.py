@@ -203,7 +203,7 @@ def _limits() -> dict[str, str]:
     from pliant.core import durability, tenancy
     from pliant.core.allocation import admission
     from pliant.core.allocation.values import PoolRules
-    from pliant.core.job import apart
+    from pliant.core.job import node_pauses
     from pliant.core.membership.state import Timeouts
     from pliant.core.tenancy import CLASS_VALUES
     from pliant.engine.comm import mesh
@@ -234,8 +234,8 @@ def _limits() -> dict[str, str]:
         "upload_mb": objects.PART_BYTES / mb,
         "timeout_s": base.StorageOptions().timeout_s,
         "register_s": Timeouts().register_s,
-        "apart_s": apart.FIRST_S,
-        "longest_apart_minutes": apart.LONGEST_S / 60,
+        "apart_s": node_pauses.APART_FIRST_S,
+        "longest_apart_minutes": node_pauses.APART_LONGEST_S / 60,
         "connections": connections.MOST_CONNECTIONS,
         "ask_s": connections.REQUEST_S,
         "requests": app.MAX_IN_FLIGHT,

@@ -50,7 +50,7 @@ from pliant.core.events import (
     Spare,
     Switched,
 )
-from pliant.core.job import apart, controller
+from pliant.core.job import controller, node_pauses
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
 from pliant.core.table import Table
@@ -733,7 +733,7 @@ def test_a_commit_on_another_machine_has_its_moment_by_the_clock_of_the_log(
 def test_which_nodes_are_apart_is_logged_when_that_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = apart.found(Table(), [apart.pair(NODE, NodeId("there"))], 1.0)
+    known = node_pauses.found_apart(Table(), [node_pauses.pair(NODE, NodeId("there"))], 1.0)
     begin = controller.begin
 
     def begin_apart(**given: Any) -> tuple[Job, Ready]:

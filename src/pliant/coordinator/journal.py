@@ -37,7 +37,7 @@ from pathlib import Path
 
 from pliant.coordinator.loop import Inbox
 from pliant.core.events import Event, Progressed, Running, Ticked
-from pliant.core.job.apart import pauses
+from pliant.core.job.node_pauses import pauses
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.job.stragglers import slow_times
 from pliant.core.membership.transitions import AT_REST

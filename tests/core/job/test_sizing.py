@@ -8,7 +8,7 @@ import pytest
 
 from pliant.core.events import NodeJoined, PolicySet, Prepared, Registered, Scaled, Spare
 from pliant.core.job import controller
-from pliant.core.job.apart import found
+from pliant.core.job.node_pauses import found_apart
 from pliant.core.job.sizing import view
 from pliant.core.job.state import Job, JobSettings, Replica, ReplicaState, free_devices
 from pliant.core.membership.state import Timeouts
@@ -129,7 +129,7 @@ def test_a_device_taken_back_where_nobody_is_reached_is_missed_once(
         nodes=replace(
             job.nodes,
             devices=Table({one: 1, two: 1, three: 1}),
-            apart=found(Table(), [(one, two)], now_s=9.0),
+            apart=found_apart(Table(), [(one, two)], now_s=9.0),
         ),
         replicas=Table({ReplicaId("r1"): Replica(node=one), ReplicaId("r2"): gone}),
         offer=replace(job.offer, replicas=offered),

@@ -26,10 +26,10 @@ from typing import assert_never
 from pliant.core import events
 from pliant.core.errors import TransitionError
 from pliant.core.job import (
-    apart,
     handlers,
     lifecycle,
     node_loss,
+    node_pauses,
     registration,
     replicas,
     requests,
@@ -265,7 +265,9 @@ def _settle(tx: Transaction) -> None:
     """Call those training that are in, and the job running once a generation was prepared."""
     membership = tx.job.membership
     if tx.job.nodes.apart and membership.phase is Phase.STEADY:
-        tx.job.nodes = replace(tx.job.nodes, apart=apart.met(tx.job.nodes.apart, company(tx.job)))
+        tx.job.nodes = replace(
+            tx.job.nodes, apart=node_pauses.met(tx.job.nodes.apart, company(tx.job))
+        )
     for name in members(membership):
         replicas.enter(tx, name)
     has_begun = membership.orders.recorded is not None and membership.phase is not Phase.LOST

@@ -16,10 +16,9 @@ from pliant.core.commands import Dismiss, ListCheckpoints, Publish
 from pliant.core.durability import LEAVE_S
 from pliant.core.errors import EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.job import (
-    apart,
-    aside,
     lifecycle,
     node_loss,
+    node_pauses,
     registration,
     replicas,
     restoring,
@@ -419,7 +418,7 @@ def _lose_one(
 
 def _set_aside(tx: Transaction, node: NodeId, what: str) -> None:
     """Start nothing on a node for a while: the same script trains elsewhere."""
-    known = aside.set_aside(tx.job.nodes.aside, node, what, tx.now_s)
+    known = node_pauses.set_aside(tx.job.nodes.aside, node, what, tx.now_s)
     if known is not tx.job.nodes.aside:
         pause_s = known[node].again_at_s - tx.now_s
         tx.notes.append(f"node {node} is set aside for {pause_s:g} s: {what}")
@@ -445,8 +444,8 @@ def on_tick(tx: Transaction) -> None:
         tx.job.start = replace(tx.job.start, by_s=NOW)
     tx.job.nodes = replace(
         tx.job.nodes,
-        apart=apart.passed(tx.job.nodes.apart, tx.now_s),
-        aside=aside.passed(tx.job.nodes.aside, tx.now_s),
+        apart=node_pauses.passed(tx.job.nodes.apart, tx.now_s),
+        aside=node_pauses.passed(tx.job.nodes.aside, tx.now_s),
     )
     if tx.job.membership.trouble.retry_at_s <= tx.now_s:
         tx.job.membership = replace(

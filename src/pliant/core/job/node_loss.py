@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pliant.core.errors import EXIT_FAILED
 from pliant.core.events import ExitKind, NodeFailed, NodeLeaving
-from pliant.core.job import apart, lifecycle, replicas
+from pliant.core.job import lifecycle, node_pauses, replicas
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     Job,
@@ -173,7 +173,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             unheard=tx.job.nodes.unheard.drop(node),
             devices=tx.job.nodes.devices.drop(node),
             labels=tx.job.nodes.labels.drop(node),
-            apart=apart.without(tx.job.nodes.apart, node),
+            apart=node_pauses.without(tx.job.nodes.apart, node),
             aside=tx.job.nodes.aside.drop(node),
             leaving=tx.job.nodes.leaving - {node},
             silent=tx.job.nodes.silent - {node},

@@ -20,7 +20,7 @@ from pliant.core.commands import (
     Switch,
 )
 from pliant.core.events import ExitKind
-from pliant.core.job import apart
+from pliant.core.job import node_pauses
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.state import (
     JobPhase,
@@ -92,9 +92,11 @@ def _startable(tx: Transaction) -> dict[NodeId, int]:
     if are_enough(tx):
         for node in tx.job.nodes.held:
             free.pop(node, None)
-    moments = apart.again_at_s(tx.job.nodes.apart, company(tx.job)) if tx.job.nodes.apart else {}
+    moments = (
+        node_pauses.again_at_s(tx.job.nodes.apart, company(tx.job)) if tx.job.nodes.apart else {}
+    )
     for node, one in tx.job.nodes.aside.items():
-        moments[node] = max(moments.get(node, apart.DUE), one.again_at_s)
+        moments[node] = max(moments.get(node, node_pauses.DUE), one.again_at_s)
     coming = {one.node for one in tx.job.replicas.values() if one.state in ON_THE_WAY}
     for node in tuple(free):
         again_s = moments.get(node)
@@ -257,11 +259,13 @@ def _remember_apart(tx: Transaction, after: Membership) -> frozenset[ReplicaId]:
     ends = {end for link in after.trouble.cut for end in link if end in home}
     left = frozenset(name for name in ends if home[name] not in there)
     pairs = {
-        apart.pair(home[one], home[other])
+        node_pauses.pair(home[one], home[other])
         for one, other in after.trouble.cut
         if ends >= {one, other} and left & {one, other} and home[one] != home[other]
     }
-    tx.job.nodes = replace(tx.job.nodes, apart=apart.found(tx.job.nodes.apart, pairs, tx.now_s))
+    tx.job.nodes = replace(
+        tx.job.nodes, apart=node_pauses.found_apart(tx.job.nodes.apart, pairs, tx.now_s)
+    )
     for one, other in sorted(pairs):
         pause_s = tx.job.nodes.apart[one, other].again_at_s - tx.now_s
         tx.notes.append(
@@ -275,7 +279,7 @@ def send_away_apart(tx: Transaction) -> None:
     """End those on their way in on a node that could not reach the others, until it is tried."""
     if not tx.job.nodes.apart or not members(tx.job.membership):
         return
-    moments = apart.again_at_s(tx.job.nodes.apart, company(tx.job))
+    moments = node_pauses.again_at_s(tx.job.nodes.apart, company(tx.job))
     for name, replica in tx.job.replicas.items():
         again_s = moments.get(replica.node)
         is_coming = replica.state in ON_THE_WAY and not is_member(tx.job, name)

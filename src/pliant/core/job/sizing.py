@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pliant.core.errors import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.events import PolicySet, Progressed
-from pliant.core.job import apart, aside, lifecycle, replicas, restoring
+from pliant.core.job import lifecycle, node_pauses, replicas, restoring
 from pliant.core.job.crash_loop import deterministic_failure, is_spent, recent_losses
 from pliant.core.job.state import (
     Job,
@@ -61,7 +61,9 @@ def resize(tx: Transaction) -> None:
         )
         return
     since_s = tx.now_s - tx.settings.start_s
-    if (kept_out := aside.lasting(tx.job.nodes.aside, free_devices(tx.job), since_s)) is not None:
+    if (
+        kept_out := node_pauses.lasting(tx.job.nodes.aside, free_devices(tx.job), since_s)
+    ) is not None:
         _give_up_if_too_few(tx, f"no node starts any for {tx.settings.start_s:g} s", kept_out.why)
     if (failure := deterministic_failure(tx.job)) is not None:
         if not _num_left(tx.job):
@@ -176,13 +178,13 @@ def _usable_devices(job: Job) -> dict[NodeId, int]:
     usable = dict(job.nodes.devices)
     if not (job.nodes.apart or job.nodes.silent):
         return usable
-    moments = apart.again_at_s(job.nodes.apart, company(job))
+    moments = node_pauses.again_at_s(job.nodes.apart, company(job))
     here = Counter(job.replicas[name].node for name in live(job))
     taken = Counter(replica.node for replica in job.replicas.values() if replica.is_reclaimed)
     for node, devices in job.nodes.devices.items():
         again_s = moments.get(node)
         if again_s is not None or node in job.nodes.silent:
-            is_tried = again_s == apart.DUE and node not in job.nodes.silent
+            is_tried = again_s == node_pauses.DUE and node not in job.nodes.silent
             room = max(here[node], int(is_tried))
             usable[node] = min(devices, room + (taken[node] if job.offer.replicas is None else 0))
     return usable

@@ -12,8 +12,7 @@ from enum import StrEnum
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
-from pliant.core.job.apart import Apartness
-from pliant.core.job.aside import AsideNodes
+from pliant.core.job.node_pauses import Apartness, AsideNodes
 from pliant.core.membership.state import NEVER, Membership, Timeouts, members, outsiders
 from pliant.core.membership.transitions import Phase
 from pliant.core.placement import PlacementRule
