@@ -16,7 +16,7 @@ from benchmarks.checkpoint_course import Course, Saved, timed
 from benchmarks.checkpoint_dcp import options
 from benchmarks.model import Tokens, build, loss_of
 from benchmarks.turns import Player
-from pliant.checkpoint.snapshot import Copier
+from pliant.checkpoint.writer import Copier
 from pliant.core.membership.member import Member
 from pliant.engine.state.saving import Saver
 

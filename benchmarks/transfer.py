@@ -25,8 +25,7 @@ from pliant.engine.comm.group import Group
 from pliant.engine.comm.rendezvous import Rendezvous
 from pliant.engine.comm.transport import SocketTransport
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.state.stream import TensorSpec
-from pliant.engine.state.transfer import Stamp, receive_state, send_state
+from pliant.engine.state.transfer import Stamp, TensorSpec, receive_state, send_state
 
 
 def a_state() -> dict[str, Any]:

@@ -208,7 +208,7 @@ def _limits() -> dict[str, str]:
     from pliant.core.tenancy import CLASS_VALUES
     from pliant.engine.comm import mesh
     from pliant.http import app, connections
-    from pliant.machine import rotating_file
+    from pliant.machine import files
     from pliant.observe import parts, run_index
     from pliant.pool import pool_metrics
     from pliant.pool.claims import PoolSettings
@@ -245,7 +245,7 @@ def _limits() -> dict[str, str]:
         "strangers": mesh.MAX_STRANGERS,
         "stranger_s": mesh.STRANGER_S,
         "message_mb": codec.MAX_MESSAGE_BYTES / mb,
-        "output_mb": rotating_file.MAX_FILE_BYTES * (rotating_file.KEPT_FILES + 1) / mb,
+        "output_mb": files.MAX_FILE_BYTES * (files.KEPT_FILES + 1) / mb,
         "min_gain": rules.min_gain,
         "pool_rest_s": rules.rest_s,
         "patience_s": rules.patience_s,

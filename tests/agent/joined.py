@@ -20,8 +20,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from pliant.agent.agent import Agent
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import start_server
+from pliant.agent.node_facts import AgentConfig
 from pliant.core.agreement import NodeFacts
 from pliant.core.errors import PermanentError
 from pliant.core.events import Exited, NodeJoined

@@ -16,8 +16,7 @@ from tests.agent.world import DEADLINE_S, NODE, Play, World, end, start
 from tests.certificates import Authority
 
 from pliant.agent import placement
-from pliant.agent.agent_config import GRACE_S
-from pliant.agent.node_facts import node_labels
+from pliant.agent.node_facts import GRACE_S, node_labels
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import EndJob, Release
 from pliant.core.errors import PermanentError

@@ -11,10 +11,10 @@ from tests.agent.world import DEADLINE_S
 from websockets.exceptions import ConnectionClosedOK
 
 from pliant.agent import joint_head
-from pliant.agent.agent_config import PoolDevice
 from pliant.agent.host_link import HostLink
 from pliant.agent.joint_head import HeadWorkers
 from pliant.agent.local_replica import LocalReplica
+from pliant.agent.node_facts import PoolDevice
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.core.events import ExitKind
 from pliant.core.values import NO_INCARNATION, Incarnation, NodeId

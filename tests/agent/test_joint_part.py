@@ -10,8 +10,8 @@ import pytest
 from tests.agent.joined import R1
 from tests.agent.test_joint_head import EndedConnection, link_of
 
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.joint_part import PartWorkers
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.this_host import ThisHost
 from pliant.agent.work import JobHere
 from pliant.core.values import Incarnation, NodeId

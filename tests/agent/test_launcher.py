@@ -23,7 +23,7 @@ DEADLINE_S = 60.0
 AGENT = """
 import asyncio, os, signal
 from pathlib import Path
-from pliant.agent.agent_config import PoolDevice
+from pliant.agent.node_facts import PoolDevice
 from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica
 from pliant.core.values import Incarnation, ReplicaId

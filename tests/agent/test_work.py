@@ -14,7 +14,7 @@ import pytest
 
 from pliant.agent import ledger_news
 from pliant.agent import work as agent_work
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.work import JobHere, placed
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited, ExitKind

@@ -16,8 +16,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from pliant.agent.agent import Agent
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import start_server
+from pliant.agent.node_facts import AgentConfig
 from pliant.core.commands import EndReplica, StartReplica
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire.codec import Envelope, Message, decode, encode

@@ -23,7 +23,7 @@ from tests.processes import hosts
 from tests.processes.elastic import SCRIPT
 
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, EXIT_TAKEN_OVER
-from pliant.run.coordinator_places import read_sign
+from pliant.run.register_location import read_sign
 
 PORT = 7000
 

@@ -18,7 +18,7 @@ import torch
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.shares import publish, write_share
 from pliant.checkpoint.failures import StorageError
 from pliant.checkpoint.store.directory import LocalStorage

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import state_dict_saver as dcp
 
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.layout import name_of
 from pliant.checkpoint.dcp.manifest import Manifest
 from pliant.checkpoint.dcp.shares import publish, write_share

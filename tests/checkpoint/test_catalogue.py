@@ -15,7 +15,7 @@ from tests.checkpoint.states import contents, differing, plain_save, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.manifest import Manifest
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import write_share

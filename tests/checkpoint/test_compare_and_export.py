@@ -13,7 +13,7 @@ from tests.checkpoint.states import contents, plain_save, save
 from torch import nn
 
 from pliant.checkpoint.compare import diff
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.read import open_checkpoint
 from pliant.checkpoint.export import export
 from pliant.checkpoint.failures import DamagedError

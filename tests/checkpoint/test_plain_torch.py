@@ -16,7 +16,7 @@ from tests.checkpoint.states import plain_save, same, save
 from tests.live.prompt import run_typed
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import UntrustedError
 from pliant.checkpoint.store.directory import LocalStorage

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tests.checkpoint.states import plain_save, save
 
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.shares import write_share
 from pliant.checkpoint.lease.holder import acquire
 from pliant.checkpoint.store.directory import LocalStorage

@@ -16,7 +16,7 @@ from pliant.cli.main import code_of
 from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
 from pliant.machine import host_look
-from pliant.run.coordinator_places import write_sign
+from pliant.run.register_location import write_sign
 
 Serve = Callable[[int, int], str]
 

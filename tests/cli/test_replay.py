@@ -14,8 +14,7 @@ from tests.simulate.recorded_pool import a_pool
 
 from pliant.cli.main import code_of
 from pliant.simulate.pool_scenario import core_alone, play_pool
-from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import play
+from pliant.simulate.replay_player import CoreAlone, play
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pliant.agent.agent_config import GRACE_S
+from pliant.agent.node_facts import GRACE_S
 from pliant.cli import run_commands, several_hosts
 from pliant.cli.arguments import seconds
 from pliant.cli.job_file import WhatToRun
@@ -31,7 +31,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.takeover import CoordinatorSign
 from pliant.machine.interfaces import place_of
 from pliant.run.candidate import Candidate
-from pliant.run.coordinator_places import write_sign
+from pliant.run.register_location import write_sign
 
 WHAT = WhatToRun(words=["train.py"])
 

@@ -21,7 +21,7 @@ from pliant.core.values import Incarnation
 from pliant.observe.audit import Audit
 from pliant.observe.goodput import goodput_of
 from pliant.observe.status import Board
-from pliant.run.coordinator_places import write_sign
+from pliant.run.register_location import write_sign
 
 TOKEN = "a-token-of-22-letters-"
 PRINTED = b"step 1\n\x1b[2J[bold]gone\n 10%\r100%\nTraceback: no\nlast"

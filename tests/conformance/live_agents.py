@@ -32,7 +32,7 @@ from tests.conformance.live_node import (
     until,
 )
 
-from pliant.agent.departure import Departure
+from pliant.agent.agent import Departure
 from pliant.coordinator.loop import Incoming
 from pliant.coordinator.nodes import JobNodes
 from pliant.core.commands import Command, EndJob, EndReplica, Prepare, Reform, StartReplica

@@ -22,7 +22,7 @@ from tests.conformance.live import FileTime, Told
 
 from pliant.agent import agent, local_replica, placement, uplink, worker
 from pliant.agent.agent import Agent
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.coordinator.channel import serve_agent
 from pliant.core.events import Exited, ExitKind, NodeJoined
 from pliant.core.placement import HOST

@@ -27,8 +27,7 @@ from pliant.core.events import (
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.simulate.event_queue import EventQueue
-from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import Answer
+from pliant.simulate.replay_player import Answer, CoreAlone
 from pliant.simulate.replay_wording import line_of
 
 AT_ONCE = ReplicaTimes(start_s=0.0, prepare_s=0.0, step_s=1e9, num_steps=1 << 40)

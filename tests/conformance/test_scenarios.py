@@ -34,8 +34,7 @@ from pliant.coordinator import nodes
 from pliant.core.job import controller
 from pliant.core.job.state import JobSettings
 from pliant.http.server import Server
-from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import play
+from pliant.simulate.replay_player import CoreAlone, play
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 

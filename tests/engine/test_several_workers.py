@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from pliant.core.errors import ConfigError
 from pliant.engine import local_tensors
 from pliant.engine import several_workers as workers
-from pliant.engine.member.inner_messages import FollowerCame
+from pliant.engine.member.inner_channel import FollowerCame
 from pliant.engine.member.replica_workers import ReplicaWorkers
 from pliant.engine.sharding import device_mesh
 from pliant.engine.sharding.stages import Stages

@@ -82,7 +82,6 @@ TOPICS = (
             *("engine/sharding/", "engine/several_workers", "engine/data/team_slots"),
             *("engine/member/follower_", "engine/local_tensors"),
             "engine/member/replica_workers",
-            "engine/state/whole_weights",
         ),
     ),
     Topic(
@@ -92,7 +91,7 @@ TOPICS = (
         "where, and how to look at it, verify it and export it.",
         (
             *("checkpoint/", "cli/checkpoint_commands", "core/durability"),
-            *("engine/member/alone", "engine/state/initial_weights"),
+            *("engine/member/alone", "engine/state/whole_weights"),
             *("engine/state/saving", "engine/state/training_state"),
         ),
     ),
@@ -147,7 +146,7 @@ TOPICS = (
         "Coordinators and their register",
         "Give each job a `--register`, a `--token-file` and a place to `--join` of its own. "
         "[Run on several hosts](../howto/run-on-several-hosts.md) says where they lie.",
-        ("coordinator/", "run/coordinator_places", "run/register_location"),
+        ("coordinator/", "run/register_location"),
     ),
     Topic(
         "TLS",
@@ -165,7 +164,7 @@ TOPICS = (
         "Starting a pool",
         "`--devices` names or counts the devices, `--config` has teams and classes. "
         "[Share a pool](../howto/share-a-pool.md) has examples.",
-        (*("run/pool_", "core/device_names", "pool/capacity", "spec/pool", "spec/trace"),),
+        (*("run/pool_", "core/device_names", "pool/devices", "spec/pool", "spec/trace"),),
     ),
     Topic(
         "Claims, teams and quotas",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.live.forking import ForkedServer
 
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.core.commands import EndJob

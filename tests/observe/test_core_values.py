@@ -16,8 +16,7 @@ from pliant.core.membership.state import Membership, Orders
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Generation, Incarnation, NodeId, Register, ReplicaId
 from pliant.observe.core_values import event_in, value_of, written
-from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import play
+from pliant.simulate.replay_player import CoreAlone, play
 
 
 def again(kind: Any, value: Any) -> Any:

@@ -24,7 +24,7 @@ from tests.processes.test_cli import environment, pliant
 from tests.processes.test_restart import status_of, training
 from tests.processes.test_resume import SCRIPT
 
-from pliant.agent.agent_config import GRACE_S
+from pliant.agent.node_facts import GRACE_S
 from pliant.core.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED
 from pliant.machine import run_files
 from pliant.machine.locks import locked

@@ -14,10 +14,10 @@ from tests.processes.crew import Member, background, crew, on_nudge
 
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
-from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import (
     Stamp,
     SurvivorsDiffer,
+    TensorSpec,
     TransferRefused,
     receive_state,
     send_state,

@@ -12,7 +12,7 @@ from typing import Never
 
 import pytest
 
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.coordinator.register import StoredRegister
 from pliant.core import takeover
 from pliant.core.errors import ConfigError

@@ -12,9 +12,8 @@ from pliant.core.job.state import Job, JobSettings
 from pliant.core.values import Register
 from pliant.observe.log import EventLog
 from pliant.simulate.replay import replayed
-from pliant.simulate.replay_core import CoreAlone
 from pliant.simulate.replay_log import entries, log_at
-from pliant.simulate.replay_player import Answer, MakeDriver, play
+from pliant.simulate.replay_player import Answer, CoreAlone, MakeDriver, play
 from pliant.simulate.replay_telling import Account
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))

@@ -12,9 +12,8 @@ from tests.simulate.recorded import SCENARIOS, STARTED_AT, a_run, lines_of_log, 
 
 from pliant.core.errors import ConfigError
 from pliant.simulate.replay import replayed
-from pliant.simulate.replay_core import CoreAlone
 from pliant.simulate.replay_log import entries
-from pliant.simulate.replay_player import play
+from pliant.simulate.replay_player import CoreAlone, play
 from pliant.simulate.replay_scenario import Scenario, scenario_of
 
 

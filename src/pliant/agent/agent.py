@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sized
 from typing import Any, assert_never
 
-from pliant.agent.agent_config import AgentConfig
-from pliant.agent.departure import Departure
 from pliant.agent.fork_servers import ForkServers
 from pliant.agent.joint_node import JoinedHost
-from pliant.agent.node_facts import NodeHere, greeting
+from pliant.agent.node_facts import AgentConfig, NodeHere, greeting
 from pliant.agent.output import OutputListener, nobody_listens
 from pliant.agent.placement import Devices
 from pliant.agent.replicas_here import ReplicasHere
@@ -34,8 +33,9 @@ from pliant.agent.work import JobHere
 from pliant.agent.worker import LAST_WORDS_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.events import Running
-from pliant.core.values import Incarnation, ReplicaId
+from pliant.core.events import NodeLeaving, Running
+from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.machine.event_loop import within
 from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
@@ -323,3 +323,42 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(f"{type(error).__name__}: {error}")
+
+
+LOOK_S = 0.1
+"""Between two looks whether all have left, in seconds."""
+
+
+class Departure:
+    """One agent's; nothing until ``begun``."""
+
+    def __init__(self, node: NodeId, grace_s: float) -> None:
+        self._node = node
+        self._grace_s = grace_s
+        self._until_s: float | None = None
+
+    @property
+    def has_grace(self) -> bool:
+        """Whether they have any time."""
+        return self._grace_s > 0
+
+    def begun(self) -> NodeLeaving:
+        """Let the grace begin; return what is said of it."""
+        self._until_s = time.monotonic() + self._grace_s
+        return NodeLeaving(node=self._node, notice_s=self._grace_s)
+
+    def words(self) -> list[Message]:
+        """Return what a coordinator is told of it that may be a new one."""
+        return [NodeLeaving(node=self._node, notice_s=self._left_s())] if self._until_s else []
+
+    def _left_s(self) -> float:
+        return max(0.0, (self._until_s or 0.0) - time.monotonic())
+
+    async def over(
+        self, here: Callable[[], Sized], ended: asyncio.Event, hurried: asyncio.Event
+    ) -> None:
+        """Wait until nothing runs here, the job or the grace is over, or somebody is in a hurry."""
+        while here() and not (ended.is_set() or hurried.is_set()):
+            if (left_s := self._left_s()) <= 0:
+                return
+            await within(hurried.wait(), min(left_s, LOOK_S))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import MAX_SERVER_LIVES, Launcher
+from pliant.agent.node_facts import AgentConfig
 from pliant.machine import run_files
 from pliant.wire import launch
 from pliant.wire.messages import Work

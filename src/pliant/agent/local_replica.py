@@ -23,8 +23,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from pliant.agent.agent_config import PoolDevice
 from pliant.agent.host_link import HostLink
+from pliant.agent.node_facts import PoolDevice
 from pliant.agent.output import OutputListener
 from pliant.agent.remote_worker import RemoteWorker
 from pliant.agent.worker import LOOK_S, Worker

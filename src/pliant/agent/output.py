@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
-from pliant.machine.rotating_file import RotatingFile
+from pliant.core.text import local_rank_of, replica_of
+from pliant.core.values import ReplicaId
+from pliant.machine.files import RotatingFile
+from pliant.wire.messages import OutputGrown
 
 MAX_LINE_BYTES = 64 << 10
 """A longer line is handed on in pieces, in bytes."""
@@ -67,3 +72,53 @@ class Output(asyncio.Protocol):
             if not self._has_failed:
                 self._has_failed = True
                 _log.exception("a line of %s could not be shown", self._worker)
+
+
+KEPT_LETTERS = 64 << 10
+"""Of a worker, until they are told: as escapes of JSON less than a message may have."""
+
+
+class KeptLines:
+    """The newest lines of one worker that were not told yet."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._begin = self._end = 0
+
+    def add(self, line: str) -> None:
+        """Keep a line; what is kept the longest gives way."""
+        text = f"{line[1 - KEPT_LETTERS :]}\n"
+        self._lines.append(text)
+        self._end += len(text)
+        while self._end - self._begin > KEPT_LETTERS:
+            self._begin += len(self._lines.popleft())
+
+    def take_all(self) -> tuple[int, str]:
+        """Return what is kept, behind its place, and keep it no longer."""
+        offset, text = self._begin, "".join(self._lines)
+        self._lines.clear()
+        self._begin = self._end
+        return offset, text
+
+
+class OutputNews:
+    """Of the workers of one node."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, KeptLines] = {}
+
+    def add(self, worker: str, line: str) -> None:
+        """Keep a line until it is told."""
+        self._kept.setdefault(worker, KeptLines()).add(line)
+
+    def new(self) -> Iterator[OutputGrown]:
+        """Yield what was kept since the last time."""
+        for worker, kept in self._kept.items():
+            offset, text = kept.take_all()
+            if text:
+                yield OutputGrown(
+                    replica=ReplicaId(replica_of(worker)),
+                    worker=local_rank_of(worker),
+                    offset=offset,
+                    text=text,
+                )

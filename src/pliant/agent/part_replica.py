@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pliant.agent.agent_config import PoolDevice
 from pliant.agent.host_link import HostLink
 from pliant.agent.local_replica import SILENT_LOOKS, not_started
+from pliant.agent.node_facts import PoolDevice
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import Worker
 from pliant.core.events import Exited, Progressed

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.fork_servers import ForkServers
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.output import OutputListener
 from pliant.agent.placement import Devices
 from pliant.agent.work import JobHere

@@ -19,10 +19,9 @@ from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.ledger_news import LedgerNews
-from pliant.agent.output import OutputListener
-from pliant.agent.output_news import OutputNews
+from pliant.agent.node_facts import AgentConfig
+from pliant.agent.output import OutputListener, OutputNews
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
 from pliant.core.text import counted

@@ -20,8 +20,8 @@ from pliant.core.commands import Command
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind, Finished, Progressed, Refused
 from pliant.core.text import is_follower, worker_name
 from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
+from pliant.machine.files import RotatingFile
 from pliant.machine.processes import LifeWatch, oom_kills
-from pliant.machine.rotating_file import RotatingFile
 from pliant.wire.codec import (
     FOLLOWER_NOTES,
     WORKER_EVENTS,

@@ -19,7 +19,7 @@ from typing import Any
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.catalogue import Milestones
 from pliant.checkpoint.dcp import layout, shares
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.shares import NotAllowedError
 from pliant.checkpoint.failures import DamagedError, StoppedError, StorageError
 from pliant.checkpoint.lease.job_lease import JobLease

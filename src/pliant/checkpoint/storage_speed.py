@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import publish, write_share
 from pliant.checkpoint.store.base import Storage, StorageOptions

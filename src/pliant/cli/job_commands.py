@@ -29,8 +29,8 @@ from pliant.core.tenancy import DEFAULT_POOL
 from pliant.core.text import counted, line_left, printable
 from pliant.http.client import Caller
 from pliant.machine import run_files
+from pliant.machine.files import KEPT_FILES, MAX_FILE_BYTES
 from pliant.machine.registry import Handle, Served, any_pool, running_jobs
-from pliant.machine.rotating_file import KEPT_FILES, MAX_FILE_BYTES
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history

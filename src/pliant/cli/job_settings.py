@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pliant.agent.agent_config import GRACE_S
+from pliant.agent.node_facts import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
 from pliant.cli.settings import BOUNDS, Resolved, Settings
 from pliant.cli.terminal import complain, say_aside

@@ -156,7 +156,7 @@ def agent(
     tls_key: TlsKey = None,
 ) -> int:
     """Run replicas on this node for a coordinator, until the job ends."""
-    from pliant.agent.agent_config import AgentConfig
+    from pliant.agent.node_facts import AgentConfig
     from pliant.cli import several_hosts
     from pliant.cli.job_settings import labels_of, tls_files
     from pliant.run.local import count_cores

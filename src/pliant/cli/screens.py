@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.core.text import counted, in_one_line, in_words, printable, printable_values
-from pliant.observe import lasting_notes
+from pliant.observe import explain
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
@@ -101,7 +101,7 @@ def job_panel(
     rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
     if status.get("nonfinite"):
         rows.append(Text(nonfinite_line(status["nonfinite"]), style="red"))
-    for said in lasting_notes.lines(status.get("warnings", ())):
+    for said in explain.lines(status.get("warnings", ())):
         rows.append(Text(said, style="yellow", no_wrap=not wrap, overflow="ellipsis"))
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:], wrap=wrap))

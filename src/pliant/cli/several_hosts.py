@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls_of, workers_of
 from pliant.cli.settings import Resolved, Settings
@@ -53,8 +53,8 @@ from pliant.machine.interfaces import (
 )
 from pliant.observe.history import read_history
 from pliant.run import separate
-from pliant.run.coordinator_places import FILE_MARK, listed, places_now
 from pliant.run.local import count_cores
+from pliant.run.register_location import FILE_MARK, listed, places_now
 from pliant.run.run_directory import RUNS, TOKEN_S, missing_token
 from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
 

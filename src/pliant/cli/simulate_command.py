@@ -100,8 +100,8 @@ def simulate(
     as_json: Json = False,
 ) -> int:
     """Simulate a cluster with its jobs, for several ways of resizing them."""
+    from pliant.simulate.report import recommended
     from pliant.simulate.resize_costs import costs_of
-    from pliant.simulate.sweep import recommended
     from pliant.simulate.world_files import read_world
 
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
@@ -160,7 +160,7 @@ def _variants(
     world: SimulatedWorld, chosen: list[ResizeCosts], *, policy: list[str], sweep: str | None
 ) -> Variants:
     """Return what is to be simulated: one world in several ways, or one way with several values."""
-    from pliant.simulate.sweep import read_sweep
+    from pliant.simulate.report import read_sweep
 
     if sweep is None:
         return [(costs.name, costs, world) for costs in chosen]

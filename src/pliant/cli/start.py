@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.cli.job_settings import (
     check_tls,
     job_name,
@@ -50,7 +50,7 @@ from pliant.machine import run_files
 from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.registry import StateDirectory, any_pool, running_jobs
-from pliant.observe import lasting_notes
+from pliant.observe import explain
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
 from pliant.observe.reading import only
@@ -312,7 +312,7 @@ def attached(start: Start, *, as_json: bool) -> int:
         if not view.board.committed and (code == EXIT_USAGE or not run_files.holds_run(out)):
             _remove(start)
     if not as_json:
-        for warning in lasting_notes.lines(view.board.warnings):
+        for warning in explain.lines(view.board.warnings):
             console.print(in_one_line(warning), style="yellow", soft_wrap=True)
     if out.exists() and not as_json:
         console.print(f"files: {out}", soft_wrap=True)

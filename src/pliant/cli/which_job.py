@@ -29,7 +29,7 @@ from pliant.machine.host_look import connect_obstacle
 from pliant.machine.interfaces import place_of, resolved
 from pliant.machine.registry import Handle, running_jobs
 from pliant.observe.runs import find_running
-from pliant.run.coordinator_places import places_now
+from pliant.run.register_location import places_now
 from pliant.run.run_directory import read_token
 
 HTTP_PORT, HTTPS_PORT = 80, 443

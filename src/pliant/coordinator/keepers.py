@@ -16,8 +16,7 @@ from pathlib import Path
 from pliant.core.text import counted, worker_name
 from pliant.machine import run_files
 from pliant.machine.event_loop import aside
-from pliant.machine.files import make_private_directory, open_private
-from pliant.machine.rotating_file import RotatingFile
+from pliant.machine.files import RotatingFile, make_private_directory, open_private
 from pliant.observe import parts
 from pliant.observe.condensing import condense, ledger_bytes
 from pliant.wire.messages import LedgerGrown, OutputGrown

@@ -56,15 +56,14 @@ from pliant.engine.reduce.buckets import Layout
 from pliant.engine.run_facts import facts_alone, facts_of
 from pliant.engine.settings import SessionSettings, UserObjects
 from pliant.engine.sharding.device_mesh import coordinates, mesh_identity, stages_group
-from pliant.engine.sharding.fsdp_settings import FsdpSettings
+from pliant.engine.sharding.fsdp import FsdpSettings
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.durable import Durability
-from pliant.engine.state.initial_weights import take_initial_weights
 from pliant.engine.state.optimizer_state import with_nested
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.training_state import State
-from pliant.engine.state.whole_weights import WeightsFile
+from pliant.engine.state.whole_weights import WeightsFile, take_initial_weights
 from pliant.engine.step_log import StepLogs
 from pliant.engine.training import Training
 from pliant.engine.update import Update

@@ -32,9 +32,8 @@ from pliant.engine.sharding.device_mesh import (
     shard_group,
     stage_of,
 )
-from pliant.engine.sharding.fsdp import SlotGradients, refuse_others
-from pliant.engine.sharding.fsdp_settings import refuse_told
-from pliant.engine.sharding.leaf_exchange import LeafExchange
+from pliant.engine.sharding.fsdp import SlotGradients, refuse_others, refuse_told
+from pliant.engine.sharding.shard_sums import LeafExchange
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.worker.bootstrap import WorkerContext
 

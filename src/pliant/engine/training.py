@@ -44,8 +44,8 @@ from pliant.engine.member.membership_port import (
 )
 from pliant.engine.recording import Recorder
 from pliant.engine.state.saving import Saver
-from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
+from pliant.engine.state.transfer import TensorSpec
 from pliant.engine.step_log import StepLogs
 from pliant.engine.step_reports import StepReports
 from pliant.engine.update import Update

@@ -51,7 +51,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.errors import EXIT_STOPPED
-from pliant.observe import lasting_notes, status_facts
+from pliant.observe import explain, status_facts
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
 from pliant.observe.timeline import Resize, Timeline
@@ -299,7 +299,7 @@ class Board:
             case "nodes_silent":
                 self.silent = status_facts.silent_after(record, self.silent)
             case "note":
-                self.warnings = lasting_notes.after(record, self.warnings)
+                self.warnings = explain.after(record, self.warnings)
             case _:
                 self.slow = status_facts.slow_after(record)
 

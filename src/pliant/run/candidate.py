@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pliant.agent.agent import Agent
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.coordinator.register import StoredRegister
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConflictError
@@ -38,10 +38,9 @@ from pliant.http.server import PortInUseError, open_socket
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.event_loop import aside, within
-from pliant.run.coordinator_places import listed, places_of
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.register_location import RegisterLocation, open_told_location
+from pliant.run.register_location import RegisterLocation, listed, open_told_location, places_of
 from pliant.run.run_directory import TOKEN_S, lasting_token, locked, missing_token, read_token
 from pliant.run.separate import HANG_UP_S, follows_another, told_to_end
 

@@ -18,18 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from pliant.agent.agent import Agent
-from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import StartServer, start_server
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.output import nobody_listens
 from pliant.core.commands import EndJob
 from pliant.core.errors import EXIT_STOPPED
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.registry import RuntimeFiles, pool_place
-from pliant.run.coordinator_places import always_at
 from pliant.run.hosting import Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.pool_job import Tenant
+from pliant.run.register_location import always_at
 from pliant.run.run_directory import locked
 from pliant.wire.bounds import name_from
 

@@ -16,8 +16,8 @@ from pliant.core.device_names import kind_of
 from pliant.core.errors import ConfigError
 from pliant.machine.files import read_named
 from pliant.machine.interfaces import loopback
-from pliant.pool.capacity import read_number
 from pliant.pool.claims import PoolSettings
+from pliant.pool.devices import read_number
 from pliant.pool.state import Given, SavedPool
 from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
 from pliant.spec.trace import Change, parse_trace

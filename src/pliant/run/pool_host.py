@@ -39,9 +39,8 @@ from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
-from pliant.pool.capacity import read_number, replayed, watched
 from pliant.pool.claim_client import Pusher
-from pliant.pool.devices import DeviceWatch, SharedDeviceWatch
+from pliant.pool.devices import DeviceWatch, SharedDeviceWatch, read_number, replayed, watched
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import StateFile, at_rest
 from pliant.run.pool_config import Capacity, PoolConfig, begun, changes, check_promises

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pliant.agent.agent import Agent
-from pliant.agent.agent_config import AgentConfig
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.output import nobody_listens
 from pliant.agent.uplink import Places
 from pliant.core.commands import EndJob
@@ -33,10 +33,9 @@ from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
 from pliant.machine.garbage import collect_when_calm
 from pliant.machine.tls import client_context
 from pliant.observe.reading import only
-from pliant.run.coordinator_places import always_at, places_of
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.register_location import open_told_location
+from pliant.run.register_location import always_at, open_told_location, places_of
 from pliant.run.run_directory import lasting_token, locked, read_token
 
 HANG_UP_S = 15.0

@@ -18,7 +18,7 @@ from tests.checkpoint.states import contents, differing, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.layout import Piece, name_of
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import (
@@ -343,7 +343,7 @@ def test_a_discarded_checkpoint_is_gone(tmp_path: Path) -> None:
 WRITER = """
 import sys, torch
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.shares import publish, write_share
 from pliant.checkpoint.dcp.layout import name_of
 from pliant.checkpoint import catalogue

@@ -51,8 +51,7 @@ from pliant.core.values import (
     Restore,
     Seat,
 )
-from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import play
+from pliant.simulate.replay_player import CoreAlone, play
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))

@@ -47,8 +47,7 @@ from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
 from pliant.core.transitions import HISTORY_LENGTH, Machine
 from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
-from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import play
+from pliant.simulate.replay_player import CoreAlone, play
 
 A, B, C = (ReplicaId(name) for name in "abc")
 ONE = Incarnation(1)

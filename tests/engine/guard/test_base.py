@@ -9,7 +9,7 @@ from pliant.engine.guard.differences import Differences
 from pliant.engine.guard.files import FileRecord
 from pliant.engine.guard.loss_graph import LossGraph
 from pliant.engine.guard.script_calls import OtherLoaders, ScriptCalls
-from pliant.engine.sharding.fsdp_settings import FsdpSettings
+from pliant.engine.sharding.fsdp import FsdpSettings
 
 
 class Noting:

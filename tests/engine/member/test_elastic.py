@@ -156,7 +156,7 @@ def test_a_last_checkpoint_that_is_never_written_is_one_that_failed(
 ) -> None:
     said: list[Any] = []
     monkeypatch.setattr(elastic._runtime, "tell", said.append)
-    monkeypatch.setattr("pliant.engine.member.checkpoint_wait.KEPT_S", -1.0)
+    monkeypatch.setattr("pliant.engine.member.checkpoint_channel.KEPT_S", -1.0)
     callbacks.is_kept = lambda: False
 
     elastic.await_kept()

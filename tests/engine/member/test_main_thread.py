@@ -12,7 +12,7 @@ import pytest
 from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation
 from pliant.engine.member import main_thread
-from pliant.engine.member.inner_messages import WorkerIsAt
+from pliant.engine.member.inner_channel import WorkerIsAt
 from pliant.engine.member.main_thread import MainThreadWatch, ReplicaThreads
 
 G = Generation(3)

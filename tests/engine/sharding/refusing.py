@@ -28,7 +28,7 @@ import pliant
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine import several_workers as workers
 from pliant.engine.sharding import fsdp
-from pliant.engine.sharding.fsdp_settings import groups_of
+from pliant.engine.sharding.fsdp import groups_of
 
 MESH = pliant.mesh(shard=1)
 

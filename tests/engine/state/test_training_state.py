@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from pliant.core.errors import ConfigError
-from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import decode, encode
 from pliant.engine.state.training_state import State
+from pliant.engine.state.transfer import TensorSpec
 
 
 class Cached(nn.Module):

@@ -27,8 +27,7 @@ from typing import IO, Any, cast
 import torch
 
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.contents import Contents
-from pliant.checkpoint.dcp.index import dump_index
+from pliant.checkpoint.dcp.index import Contents, dump_index
 from pliant.checkpoint.dcp.layout import Piece
 from pliant.checkpoint.dcp.manifest import (
     Chunk,

@@ -29,7 +29,7 @@ from pliant.engine.comm.group import Group
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.guard import files
 from pliant.engine.identity import describe_layout
-from pliant.engine.member.checkpoint_wait import Keeping
+from pliant.engine.member.checkpoint_channel import Keeping
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers
 from pliant.engine.member.formed import Formed, Shape
 from pliant.engine.member.membership_port import (

@@ -39,8 +39,7 @@ from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.member.follower_runtime import FollowerGroups, FollowerRuntime
 from pliant.engine.member.followers import wait_to_be_ended
 from pliant.engine.member.formed import Formed, Shape, form
-from pliant.engine.member.inner_channel import InnerConnection, connect_to_worker_0
-from pliant.engine.member.inner_messages import (
+from pliant.engine.member.inner_channel import (
     CALLS,
     AbandonPlace,
     BuildPlace,
@@ -53,6 +52,7 @@ from pliant.engine.member.inner_messages import (
     FollowerCame,
     GiveUpAttempt,
     HandOver,
+    InnerConnection,
     InnerMessage,
     KeepPart,
     LeaveNow,
@@ -60,6 +60,7 @@ from pliant.engine.member.inner_messages import (
     MemberStanding,
     WhereAreYou,
     WorkerIsAt,
+    connect_to_worker_0,
 )
 from pliant.engine.member.main_thread import MainThreadWatch
 from pliant.engine.member.membership_port import (

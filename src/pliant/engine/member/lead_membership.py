@@ -26,7 +26,7 @@ from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.guard.comparison import ASPECTS, UNKNOWN
 from pliant.engine.member.elastic import ElasticMembership
 from pliant.engine.member.formed import Formed
-from pliant.engine.member.inner_messages import CallBroke, CallReturned, LeaveNow, MemberStanding
+from pliant.engine.member.inner_channel import CallBroke, CallReturned, LeaveNow, MemberStanding
 from pliant.engine.member.membership_port import (
     Condition,
     Ending,

@@ -25,7 +25,7 @@ from types import FrameType
 from pliant.core.membership.failure import worker_activity
 from pliant.core.membership.failure.worker_activity import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation
-from pliant.engine.member.inner_messages import WhereAreYou, WorkerIsAt
+from pliant.engine.member.inner_channel import WhereAreYou, WorkerIsAt
 
 STILL_S = 3.0
 """How long the thread must have computed nothing, in seconds."""

@@ -21,7 +21,7 @@ from pliant.core.step.balance import UNKNOWN_US
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.member.formed import Formed
-from pliant.engine.state.stream import TensorSpec
+from pliant.engine.state.transfer import TensorSpec
 
 KEPT_LOOK_S = 0.02
 """Between two looks whether the state is kept, in seconds."""

@@ -42,8 +42,7 @@ from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.rendezvous import Abort
 from pliant.engine.member.followers import Followers, PartDamaged, StateRefused, wait_to_be_ended
-from pliant.engine.member.inner_channel import InnerConnection, InnerListener
-from pliant.engine.member.inner_messages import (
+from pliant.engine.member.inner_channel import (
     AbandonPlace,
     BuildPlace,
     CommitVoted,
@@ -53,6 +52,8 @@ from pliant.engine.member.inner_messages import (
     FollowerCame,
     GiveUpAttempt,
     HandOver,
+    InnerConnection,
+    InnerListener,
     InnerMessage,
     KeepPart,
     LoseMember,

@@ -32,9 +32,9 @@ from pliant.core.values import (
 )
 from pliant.engine.local_tensors import TensorPart, is_sharded, part_of
 from pliant.engine.sharding.stages import Stages
-from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import DTYPES, LARGE, WORDS, Memory, encode
 from pliant.engine.state.training_state import State
+from pliant.engine.state.transfer import TensorSpec
 
 VERSION = 1
 STAGED_VERSION = 2

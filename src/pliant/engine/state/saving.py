@@ -39,9 +39,9 @@ from pliant.engine.state.durable import (
     Snapshot,
     StagedDescriber,
 )
-from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import DTYPES, DocumentError, TensorRef, decode
 from pliant.engine.state.training_state import State
+from pliant.engine.state.transfer import TensorSpec
 
 CLOSE_S = 3600.0
 """How long the end of a job waits for its last checkpoint, in seconds; a slow storage that gets on

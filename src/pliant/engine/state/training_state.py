@@ -28,8 +28,8 @@ from pliant.engine.local_tensors import (
     whole_of,
 )
 from pliant.engine.state.optimizer_state import OptimizerState, held, tensors_in, with_nested
-from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
+from pliant.engine.state.transfer import TensorSpec
 
 TensorPath = tuple[Any, ...]
 """Where a tensor is in a captured state, by the keys that lead to it."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pliant.engine.worker.bootstrap import WorkerContext
-from pliant.observe.lasting_notes import MAX_SHOWN, is_same
+from pliant.observe.explain import MAX_SHOWN, is_same
 from pliant.observe.prose import PROGRESS_S
 from pliant.wire.messages import Committed, Logged, Noted, Planned
 

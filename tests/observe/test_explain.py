@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from pliant.cli.screens import job_panel
-from pliant.observe import lasting_notes
+from pliant.observe import explain
 from pliant.observe.log import Record
 from pliant.observe.status import board_of
 
@@ -36,17 +36,17 @@ def test_only_lasting_notes_are_kept_and_each_once() -> None:
      ("'x2' is 1, and 2 there", False), ("'x1' is 1, and 2 here", False)],
 )  # fmt: skip
 def test_numbers_make_no_other_note_but_names_do(other: str, is_same: bool) -> None:
-    assert lasting_notes.is_same("'x1' is 1, and 2 there", other) is is_same
+    assert explain.is_same("'x1' is 1, and 2 there", other) is is_same
 
 
 def test_their_number_is_bounded_and_what_is_left_out_is_said() -> None:
     warnings = board_of([note("about " + "x" * length) for length in range(100)]).warnings
 
-    lines = lasting_notes.lines(warnings)
+    lines = explain.lines(warnings)
 
-    assert len(warnings) == lasting_notes.MAX_KEPT
+    assert len(warnings) == explain.MAX_KEPT
     assert lines[0] == "warning (r2): about "
-    assert lines[lasting_notes.MAX_SHOWN :] == ["15 more: pliant status --json"]
+    assert lines[explain.MAX_SHOWN :] == ["15 more: pliant status --json"]
 
 
 def test_they_stay_over_a_resume_and_are_in_the_panel() -> None:

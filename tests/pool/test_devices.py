@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.pool import capacity
-from pliant.pool.capacity import replayed, watched
+from pliant.pool import devices
+from pliant.pool.devices import replayed, watched
 from pliant.spec.trace import Change
 
 TRACE = [Change(at_s=at, devices=n) for at, n in [(0, 8), (60, 6), (120, 7), (121, 5)]]
@@ -29,7 +29,7 @@ def test_a_trace_is_replayed_from_where_it_was(elapsed_s: float, numbers: list[i
 def test_a_file_is_followed_and_what_is_no_number_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "LOOK_S", 0.001)
+    monkeypatch.setattr(devices, "LOOK_S", 0.001)
     path = tmp_path / "devices"
     said: list[str] = []
     path.write_text("3\n")
