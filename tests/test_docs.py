@@ -198,7 +198,7 @@ def _limits() -> dict[str, str]:
     """Return the limits that pages tell, as they tell them."""
     from pliant.agent import placement
     from pliant.checkpoint.checkpoint import Checkpoint
-    from pliant.checkpoint.lease import job_lease
+    from pliant.checkpoint.lease import holder
     from pliant.checkpoint.store import base, objects
     from pliant.core import durability, tenancy
     from pliant.core.allocation import admission
@@ -253,4 +253,4 @@ def _limits() -> dict[str, str]:
     }
     minutes = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     said = {name: f"{value:g}" for name, value in values.items()}
-    return said | {"lease_minutes": minutes[round(job_lease.TTL_S / 60)]}
+    return said | {"lease_minutes": minutes[round(holder.TTL_S / 60)]}

@@ -23,7 +23,6 @@ CROSS_MODULE_TESTS = {
     "checkpoint/test_plain_torch.py": "plain PyTorch reads ours, and ours reads its",
     "checkpoint/test_session_elsewhere.py": "a session keeps and restores on a store of objects",
     "cli/test_damaged_runs.py": "all commands that look at a run, on logs that are damaged",
-    "coordinator/test_joint_hosts_attacked.py": "hosts and coordinators to which anything happens",
     "core/job/test_died_together.py": "of one event follows something in several modules",
     "core/allocation/test_machine.py": "a state machine of everything that can happen to a pool",
     "core/allocation/test_page.py": "the examples of docs/explanation/allocation.md",

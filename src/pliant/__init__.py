@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pliant.engine.randomness import seed
     from pliant.engine.session import Session
     from pliant.engine.sharding.device_mesh import mesh
-    from pliant.engine.worker.once import once
-    from pliant.engine.worker.run_places import run_dir
+    from pliant.engine.worker.once import once, run_dir
 
 _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",

@@ -20,8 +20,8 @@ from pliant.core.job import controller
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.costs import share
 from pliant.core.values import NodeId, Order, ReplicaId
-from pliant.simulate.event_queue import EventQueue, Timer, call_off
 from pliant.simulate.replay_player import CoreAlone
+from pliant.simulate.simulated_pool import EventQueue, Timer, call_off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

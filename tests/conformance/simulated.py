@@ -26,9 +26,9 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.values import Incarnation, ReplicaId
-from pliant.simulate.event_queue import EventQueue
 from pliant.simulate.replay_player import Answer, CoreAlone
 from pliant.simulate.replay_wording import line_of
+from pliant.simulate.simulated_pool import EventQueue
 
 AT_ONCE = ReplicaTimes(start_s=0.0, prepare_s=0.0, step_s=1e9, num_steps=1 << 40)
 """Nothing takes time but steps, which do not end by themselves."""

@@ -13,8 +13,8 @@ from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.costs import share
 from pliant.core.policy.decide import Policy
-from pliant.simulate.event_queue import EventQueue
 from pliant.simulate.resize_costs import IN_PLACE
+from pliant.simulate.simulated_pool import EventQueue
 from pliant.simulate.training_run import TrainingRun
 
 DEVICES = 8

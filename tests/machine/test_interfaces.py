@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pwd
 import socket
 
 import pytest
@@ -18,6 +19,7 @@ from pliant.machine.interfaces import (
     is_own,
     resolved,
     split_place,
+    user_name,
 )
 
 HERE = (HostAddress("10.0.0.1", "eth0"), HostAddress("127.0.0.1", "lo"))
@@ -143,3 +145,33 @@ def test_what_stands_for_all_addresses_is_no_way_to_a_coordinator(address: str) 
     """The kernel takes it for this host: an agent waited there for five minutes."""
     with pytest.raises(ConfigError, match="stands for all addresses of a host"):
         address_towards(address)
+
+
+class Directory:
+    """A directory service of users that may be away."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.asked = 0
+
+    def getpwuid(self, uid: int) -> pwd.struct_passwd:
+        self.asked += 1
+        if self.is_away:
+            raise KeyError(uid)
+        return pwd.struct_passwd(("ada", "x", uid, uid, "", "/", "/bin/sh"))
+
+
+def test_a_user_that_is_known_keeps_its_name_while_the_directory_service_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Claims of a shared pool are called by it: another name would be another claim."""
+    service = Directory()
+    monkeypatch.setattr(pwd, "getpwuid", service.getpwuid)
+    assert user_name(987_001) == "987001"
+    service.is_away = False
+    assert user_name(987_001) == "ada"
+
+    service.is_away = True
+
+    assert user_name(987_001) == "ada"
+    assert service.asked == 2

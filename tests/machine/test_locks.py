@@ -15,6 +15,7 @@ import pytest
 from tests.machine.nfs import lock_as_on_nfs
 
 from pliant.machine.files import replace_file
+from pliant.machine.interfaces import user_name
 from pliant.machine.locks import (
     held,
     held_file,
@@ -24,7 +25,6 @@ from pliant.machine.locks import (
     locked,
     who_holds,
 )
-from pliant.machine.sockets import user_name
 
 
 def test_a_lock_is_refused_at_once_or_after_its_time(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.pool.test_driver import World
 
 from pliant.core.tenancy import BURST, REST_S, Demand
 from pliant.http.server import Server, open_socket, url_of
-from pliant.machine.sockets import Credentials
+from pliant.machine.interfaces import Credentials
 from pliant.pool.app import create_app
 from pliant.pool.auth import ForbiddenError, SharedGate
 from pliant.wire.offers import Report

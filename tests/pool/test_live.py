@@ -14,9 +14,9 @@ from tests.pool.box import Box, box, until
 
 from pliant.machine import locks, run_files
 from pliant.machine.device_locks import take_device
+from pliant.machine.interfaces import user_name
 from pliant.machine.processes import process_started
 from pliant.machine.registry import served
-from pliant.machine.sockets import user_name
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 

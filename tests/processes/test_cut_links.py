@@ -13,7 +13,7 @@ from tests.live.namespaces import Network
 from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import alone, digests, hosts, pliant, records, training, until
 
-from pliant.machine.sockets import send_again_soon
+from pliant.machine.interfaces import send_again_soon
 from pliant.observe.audit import audit_run
 
 pytestmark = [

@@ -26,9 +26,8 @@ from pliant.agent.node_facts import AgentConfig, NodeHere, greeting
 from pliant.agent.output import OutputListener, nobody_listens
 from pliant.agent.placement import Devices
 from pliant.agent.replicas_here import ReplicasHere
-from pliant.agent.thinning import ALIVE_S, LIST_EVERY
 from pliant.agent.this_host import ThisHost
-from pliant.agent.uplink import Places, Uplink
+from pliant.agent.uplink import ALIVE_S, LIST_EVERY, Places, Uplink
 from pliant.agent.work import JobHere
 from pliant.agent.worker import LAST_WORDS_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica

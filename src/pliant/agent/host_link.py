@@ -23,7 +23,7 @@ from websockets.exceptions import ConnectionClosed
 
 from pliant.agent.tunnels import Tunnels
 from pliant.core.values import NodeId, ReplicaId
-from pliant.machine.sockets import send_again_soon
+from pliant.machine.interfaces import send_again_soon
 from pliant.wire.host_records import RECORDS, HostAlive, LinkRecord, TunnelOpened, TunnelRead
 
 LOOK_S = 1.0

@@ -21,9 +21,8 @@ from typing import Protocol
 from pliant.agent.host_link import HostLink
 from pliant.agent.host_listener import HeadListener, reached
 from pliant.agent.joint_head import HeadWorkers
-from pliant.agent.joint_log import JointLog
 from pliant.agent.joint_part import GONE_S, PartWorkers
-from pliant.agent.joint_peers import PartPeers
+from pliant.agent.joint_peers import JointLog, PartPeers
 from pliant.agent.node_facts import AgentConfig
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost

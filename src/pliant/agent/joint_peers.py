@@ -8,16 +8,18 @@ way to each other.  Of two the earlier one awaits the later.  Knows nothing of w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pliant.agent.host_link import HostLink
 from pliant.agent.host_listener import HeadListener, reached
 from pliant.agent.this_host import ThisHost
+from pliant.core.text import counted, in_words
 from pliant.core.values import NodeId, TlsFiles
 from pliant.wire.host_records import LinkRecord
-from pliant.wire.messages import JoinHosts
+from pliant.wire.messages import JoinHosts, Work
 
 
 class PartPeers:
@@ -112,3 +114,61 @@ class PartPeers:
 
 def _refuse(record: LinkRecord) -> None:
     raise ValueError(f"a part says no {type(record).__name__} to another")
+
+
+_log = logging.getLogger(__name__)
+
+
+class JointLog:
+    """Of one agent at ``address``."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lacks = ""
+        self._missed: Sequence[NodeId] = ()
+        self._has_waited = False
+
+    def say_lack(self, why: str, again_s: float) -> None:
+        """It cannot be one with others."""
+        if why != self._lacks:
+            _log.warning(
+                "this host cannot be one with others: %s; it tries again every %g s", why, again_s
+            )
+        self._lacks, self._has_waited = why, False
+
+    def say_missed(self, missed: Sequence[NodeId]) -> None:
+        """The last attempt failed, with those of ``missed``, or a link to them fell silent; the
+        same object is of one attempt.
+        """
+        self._lacks = ""
+        if missed is self._missed or not missed:
+            return
+        self._missed = missed
+        _log.warning(
+            "this host and %s did not reach each other: open the ports above 1023 of %s to them, "
+            "and theirs to it; it is tried again, after 5 min at most",
+            in_words(missed),
+            self._address,
+        )
+
+    def say_apart(self, parts: Sequence[NodeId]) -> None:
+        """It has reached its parts, and they not each other."""
+        _log.warning(
+            "%s did not all reach each other, so this host is not one with them", in_words(parts)
+        )
+
+    def say_waits(self, work: Work) -> None:
+        """It still waits for others."""
+        if self._has_waited:
+            return
+        self._has_waited = True
+        _log.warning(
+            "this host waits for %s: a replica of job %s is on %s",
+            counted(work.hosts_per_replica - 1, "other host"),
+            work.job,
+            counted(work.hosts_per_replica, "host"),
+        )
+
+    def begin_anew(self) -> None:
+        """It is part of a joint node: what comes when it is alone again is said again."""
+        self._has_waited = False

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pliant.core.values import ReplicaId
-from pliant.machine.sockets import peer_of
+from pliant.machine.interfaces import peer_of
 from pliant.wire.host_records import STREAM_BYTES, TunnelOpened, TunnelRead, TunnelRecord
 from pliant.wire.launch import CHANNEL_SOCKET, STORE_SOCKET
 

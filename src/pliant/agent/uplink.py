@@ -24,14 +24,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.http11 import Response
 
-from pliant.agent.thinning import Thinning
 from pliant.core.commands import Command, type_name
 from pliant.core.errors import PermanentError, WrongTokenError
 from pliant.core.events import Exited, Progressed, Running
+from pliant.core.heartbeats import HEARTBEAT_S
 from pliant.core.text import in_one_line
-from pliant.core.values import Incarnation, TlsFiles
+from pliant.core.values import Incarnation, ReplicaId, TlsFiles
 from pliant.machine.clock import TICK_S, Clock
-from pliant.machine.sockets import send_again_soon
+from pliant.machine.interfaces import send_again_soon
 from pliant.machine.tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
 from pliant.wire.codec import (
     COMMANDS,
@@ -373,3 +373,38 @@ async def _tick(clock: Clock) -> None:
     while True:
         clock.now_s()
         await asyncio.sleep(TICK_S)
+
+
+ALIVE_S = 1.0
+"""Between two signs of life of an agent, in seconds."""
+
+LIST_EVERY = 5
+"""Signs of life between two lists of all that runs here."""
+
+
+class Thinning:
+    """Of the replicas of one node."""
+
+    def __init__(self) -> None:
+        self._last: dict[ReplicaId, tuple[float, Progressed]] = {}
+
+    def is_needed(self, beat: Progressed, now_s: float, every_s: float) -> bool:
+        """Whether this goes up, where the coordinator needs one every so many seconds.
+
+        Worked out by moments half a heartbeat apart: they come now a little early, now late.
+        """
+        last_s, last = self._last.get(beat.replica, (float("-inf"), None))
+        is_due = now_s - last_s >= every_s - HEARTBEAT_S / 2
+        if not is_due and last is not None and _news(last) == _news(beat):
+            return False
+        self._last[beat.replica] = now_s, beat
+        return True
+
+    def forget(self, replica: ReplicaId) -> None:
+        """Forget one that is gone."""
+        self._last.pop(replica, None)
+
+
+def _news(beat: Progressed) -> tuple[object, ...]:
+    """Return what cannot wait; how far it is, for whom it waits and how slow it is can."""
+    return beat.generation, beat.calls, beat.is_spoken_for, beat.held_up_by

@@ -22,7 +22,7 @@ from pliant.checkpoint import catalogue, origin
 from pliant.checkpoint.dcp.layout import DOCUMENT, PLACE
 from pliant.checkpoint.dcp.read import load, open_checkpoint, read_manifest
 from pliant.checkpoint.failures import DamagedError, MissingError
-from pliant.checkpoint.lease.job_lease import JobLease
+from pliant.checkpoint.lease.holder import JobLease
 from pliant.checkpoint.origin import Origin, origin_of
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Storage, StorageOptions
@@ -34,7 +34,7 @@ from pliant.core.values import NO_CHECKPOINT, CheckpointInfo, FromCheckpoint, Li
 from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 from pliant.engine.worker.bootstrap import check_orders
-from pliant.engine.worker.run_places import place_of_job
+from pliant.engine.worker.once import place_of_job
 
 MAX_FOUND = 8
 """How many checkpoints a replica offers to go on from, newest first."""

@@ -33,8 +33,8 @@ from pliant.engine.step_log import BEFORE, Moment, StepLog
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import launched_together, worker_context
+from pliant.engine.worker.once import path_of_job
 from pliant.engine.worker.refusals_alone import meet_session, note_failure
-from pliant.engine.worker.run_places import path_of_job
 from pliant.engine.worker.script_errors import in_one_line
 
 _live: Session | None = None

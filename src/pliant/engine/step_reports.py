@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pliant.core.values import ReplicaId
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Slots
-from pliant.engine.gradient import Gradient
 from pliant.engine.member.membership_port import StepDecision
-from pliant.engine.update import Update
+from pliant.engine.update import Gradient, Update
 from pliant.engine.worker.reporter import Reporter
 from pliant.wire.messages import Committed
 

@@ -29,7 +29,6 @@ from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.evaluation import EvaluationTeam
-from pliant.engine.gradient import Gradient
 from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison, compare_whole
 from pliant.engine.guard.differences import Differences
@@ -48,7 +47,7 @@ from pliant.engine.state.training_state import State
 from pliant.engine.state.transfer import TensorSpec
 from pliant.engine.step_log import StepLogs
 from pliant.engine.step_reports import StepReports
-from pliant.engine.update import Update
+from pliant.engine.update import Gradient, Update
 from pliant.engine.worker.reporter import Reporter
 
 

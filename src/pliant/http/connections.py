@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
 
-from pliant.machine.sockets import Credentials, peer_of
+from pliant.machine.interfaces import Credentials, peer_of
 from pliant.machine.tls import NEEDS_TLS, ServedTls, names_in
 
 MOST_CONNECTIONS = 256

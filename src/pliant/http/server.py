@@ -21,8 +21,8 @@ from fastapi import FastAPI
 from pliant.core.errors import ConfigError
 from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol, TlsFront, Waiting
 from pliant.http.direct_socket import DirectSocket
+from pliant.machine.interfaces import send_again_soon
 from pliant.machine.registry import RuntimeFiles
-from pliant.machine.sockets import send_again_soon
 from pliant.machine.tls import ServedTls
 from pliant.wire.codec import MAX_MESSAGE_BYTES
 

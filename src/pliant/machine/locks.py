@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pliant.machine.files import open_private, open_regular
+from pliant.machine.interfaces import user_name
 from pliant.machine.processes import process_user
-from pliant.machine.sockets import user_name
 
 AGAIN_S = 0.01
 """Between two tries, in seconds."""

@@ -37,9 +37,9 @@ from pliant.core.tenancy import DEFAULT_POOL
 from pliant.core.text import is_moment
 from pliant.core.values import TlsFiles
 from pliant.machine.files import PRIVATE, is_shared_directory, open_private, read_own, replace_file
+from pliant.machine.interfaces import peer_of
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
-from pliant.machine.sockets import peer_of
 
 SHARED_POOLS = Path("/var/lib/pliant/pools")
 """Where pools lie that users of a group share, unless the environment says otherwise."""

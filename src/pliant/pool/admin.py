@@ -15,13 +15,12 @@ from pydantic import BaseModel
 
 from pliant.core import allocation
 from pliant.core.text import counted, in_one_line
-from pliant.machine.sockets import user_name
+from pliant.machine.interfaces import user_name
 from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import name_of
-from pliant.spec.pool import ClassEntry, TeamEntry, promised_too_much
-from pliant.spec.teams import team_of
+from pliant.spec.pool import ClassEntry, TeamEntry, promised_too_much, team_of
 
 
 class PoolAdmin:

@@ -18,7 +18,7 @@ from pliant.machine.clock import Clock
 from pliant.observe.core_values import written
 from pliant.observe.log import EventLog
 from pliant.pool.state import SavedPool
-from pliant.spec.teams import team_of
+from pliant.spec.pool import team_of
 
 MOST_REFUSED = 1000
 """Refused claims of which it is known what they were told; one more is logged again."""

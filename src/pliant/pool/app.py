@@ -31,7 +31,7 @@ from pydantic import BaseModel, Field
 
 from pliant.core.text import printable_values
 from pliant.http.app import RequestBody, TextRoute, add_events, new_app, new_router
-from pliant.machine.sockets import user_name
+from pliant.machine.interfaces import user_name
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError, ReleasedError

@@ -13,7 +13,7 @@ from fastapi import Request
 
 from pliant.core import tenancy
 from pliant.core.tenancy import Allowance, Visitor
-from pliant.machine.sockets import Credentials, user_name
+from pliant.machine.interfaces import Credentials, user_name
 from pliant.pool.driver import PoolDriver
 from pliant.wire.offers import Report
 

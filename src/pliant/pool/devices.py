@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine import device_locks as locks
+from pliant.machine.interfaces import user_name
 from pliant.machine.locks import who_holds
-from pliant.machine.sockets import user_name
 from pliant.observe.log import EventLog
 from pliant.spec.trace import Change
 

@@ -25,6 +25,7 @@ from pliant.machine.clock import Clock
 from pliant.machine.device_locks import make_entered
 from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.files import is_shared_directory
+from pliant.machine.interfaces import user_name
 from pliant.machine.processes import machine_id, process_started
 from pliant.machine.registry import (
     DEVICES,
@@ -34,7 +35,6 @@ from pliant.machine.registry import (
     listen,
     served_pools,
 )
-from pliant.machine.sockets import user_name
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
 from pliant.pool.admin import PoolAdmin

@@ -29,8 +29,7 @@ from pliant.core.commands import EndJob
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PermanentError
 from pliant.machine import run_files
 from pliant.machine.descriptors import allow_many
-from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
-from pliant.machine.garbage import collect_when_calm
+from pliant.machine.event_loop import END_SIGNALS, aside, collect_when_calm, on_signals
 from pliant.machine.tls import client_context
 from pliant.observe.reading import only
 from pliant.run.hosting import Host, Observer, hosted, refuse_second

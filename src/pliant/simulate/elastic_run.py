@@ -27,10 +27,9 @@ from pliant.core.tenancy import (
     occupy,
 )
 from pliant.simulate.accounts import JobRecord
-from pliant.simulate.event_queue import Timer, call_off
 from pliant.simulate.resize_costs import ResizeCosts
 from pliant.simulate.self_measurement import SizeChange, learnt
-from pliant.simulate.simulated_pool import SimulatedPool
+from pliant.simulate.simulated_pool import SimulatedPool, Timer, call_off
 from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step, speed
 from pliant.spec.workload import WorkloadJob
 

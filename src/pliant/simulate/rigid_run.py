@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pliant.core.allocation import Action, Asked, Claim, Grant, Overdue, Refuse, Shrink, Suspend
 from pliant.core.tenancy import Demand
-from pliant.simulate.event_queue import Timer, call_off
+from pliant.simulate.simulated_pool import Timer, call_off
 from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step
 
 

@@ -6,10 +6,11 @@ to whom it is for, until nobody has anything to say.  Decides nothing, as ``pool
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from pliant.core.allocation import (
     CLASSES,
@@ -22,7 +23,6 @@ from pliant.core.allocation import (
 )
 from pliant.core.allocation.kinds import next_deadline_of_kinds_s
 from pliant.simulate.accounts import Accounts
-from pliant.simulate.event_queue import EventQueue
 
 
 class SimulatedClaimant(Protocol):
@@ -124,3 +124,43 @@ class SimulatedPool:
     def gone(self) -> int:
         """Devices that are not there, as bits; a node that goes is there until it is left."""
         return sum(one.cordoned & ~one.foreign & ~one.held for one in self.core.pools.values())
+
+
+Timer = list[Any]
+"""``[at_s, number, call]``; the call is None once it is over or called off."""
+
+
+class EventQueue:
+    """Calls at moments of simulated seconds."""
+
+    def __init__(self) -> None:
+        self._heap: list[Timer] = []
+        self._number = 0
+
+    def at(self, at_s: float, call: Callable[[], None]) -> Timer:
+        """Let something happen at a moment; the timer can be called off."""
+        self._number += 1
+        timer: Timer = [at_s, self._number, call]
+        heapq.heappush(self._heap, timer)
+        return timer
+
+    @property
+    def next_s(self) -> float:
+        """When the next call is due; inf: never."""
+        heap = self._heap
+        while heap and heap[0][2] is None:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def pop(self) -> Callable[[], None]:
+        """Return the next call; there must be one."""
+        timer = heapq.heappop(self._heap)
+        call: Callable[[], None] = timer[2]
+        timer[2] = None
+        return call
+
+
+def call_off(timer: Timer | None) -> None:
+    """Let something not happen; None, or what has happened already, changes nothing."""
+    if timer is not None:
+        timer[2] = None

@@ -34,7 +34,7 @@ from pliant.simulate.rigid_run import RigidRun
 from pliant.simulate.simulated_pool import SimulatedPool
 from pliant.simulate.training_run import TrainingRun
 from pliant.spec.cluster import ClusterSpec, NodeEntry
-from pliant.spec.teams import team_of
+from pliant.spec.pool import team_of
 from pliant.spec.trace import Change
 from pliant.spec.workload import WorkloadJob
 

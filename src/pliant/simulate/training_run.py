@@ -12,9 +12,8 @@ from bisect import bisect_right
 from pliant.core.allocation import Released, Withdrawn
 from pliant.core.policy.costs import share
 from pliant.simulate.accounts import JobRecord
-from pliant.simulate.event_queue import Timer, call_off
 from pliant.simulate.resize_costs import START_S, ResizeCosts
-from pliant.simulate.simulated_pool import SimulatedPool
+from pliant.simulate.simulated_pool import SimulatedPool, Timer, call_off
 from pliant.spec.workload import WorkloadJob
 
 LEAST_S = 1e-5

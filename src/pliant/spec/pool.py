@@ -22,6 +22,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pliant.core import allocation
+from pliant.core.allocation.values import From
 from pliant.core.device_names import parse_devices
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import CLASS_VALUES, DEFAULT_POOL
@@ -171,4 +173,22 @@ def promised_too_much(teams: Iterable[TeamEntry], devices: int) -> str:
     return (
         f"the quotas {said} are more than the pool's {devices} devices; lower one or give the pool"
         " more"
+    )
+
+
+RECLAIM_FROM: dict[str, From] = {
+    "LowerPriority": "lower_priority",
+    "SameTeam": "same_team",
+    "Never": "never",
+}
+
+
+def team_of(entry: TeamEntry) -> allocation.Team:
+    """Translate what a file or a person says of a team."""
+    from_, by = RECLAIM_FROM[entry.reclaim.from_], entry.reclaim.by
+    return allocation.Team(
+        name=entry.name,
+        quota=entry.quota,
+        borrow_limit=entry.borrow_limit,
+        reclaim=allocation.Reclaim(from_=from_, by=None if by is None else tuple(by)),
     )

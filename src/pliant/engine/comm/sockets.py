@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from pliant.engine.comm.communicator import Communicator, LeftAlone, Piece, Transfer
 from pliant.engine.comm.connection import Connection, PeerGone
-from pliant.machine.sockets import send_again_soon
+from pliant.machine.interfaces import send_again_soon
 
 UNREACHABLE_S = 30
 """For so long a member may be silent to the kernel (not to us) before its connection ends."""

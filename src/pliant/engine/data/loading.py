@@ -38,8 +38,8 @@ from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import PREFETCHED, Collate
 from pliant.engine.device import host
 from pliant.engine.guard.samples import SampleReport, SampleWords, words_of_samples
+from pliant.machine.descriptors import shortage
 from pliant.machine.processes import die_with_parent
-from pliant.machine.shortage import shortage
 
 T = TypeVar("T")
 

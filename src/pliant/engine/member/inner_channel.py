@@ -30,7 +30,7 @@ from pliant.core.membership.follower_answers import Answer
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Generation, Lineage, Order
-from pliant.machine.sockets import peer_of
+from pliant.machine.interfaces import peer_of
 from pliant.wire.launch import CHANNEL_SOCKET
 
 SEND_S = 30.0

@@ -46,7 +46,7 @@ from pliant.engine.worker.link import Link
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
-from pliant.machine.shortage import shortage
+from pliant.machine.descriptors import shortage
 from pliant.machine.tls import TlsContexts
 from pliant.wire.launch import Assignment
 from pliant.wire.messages import Ended, Noted, Traceback, Usage
