@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pliant.agent.meeting_place import OWNER
+from pliant.agent.rendezvous_directory import OWNER
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -263,7 +263,7 @@ def test_a_line_tells_what_is_new() -> None:
     joined = joint(nodes=[["a", "b"], ["c", "d"]], joined=[["c", "d"]])
     missed = joint("e", "f", nodes=[["a", "b"]], missed=[["e", ["f"]]])
 
-    assert prose(joined) == "joint node: c with d"
+    assert prose(joined) == "host group: c with d"
     assert prose(missed) == (
         "host e does not reach f; "
         "2 hosts wait for each other: hostsPerReplica is 2 (e, f); "
@@ -271,7 +271,7 @@ def test_a_line_tells_what_is_new() -> None:
         "what their agents say; they are tried again, after 5 min at most"
     )
     assert prose(joint()) is None
-    assert hosts_lines(board_of([joined]).hosts) == ["joint nodes: a with b, c with d"]
+    assert hosts_lines(board_of([joined]).hosts) == ["host groups: a with b, c with d"]
     assert hosts_lines(None) == []
 
 
@@ -299,7 +299,7 @@ def test_a_status_of_a_coordinator_of_before_is_told() -> None:
 
     assert hosts_lines(before) == [
         "2 hosts wait for each other: hostsPerReplica is 2 (c, d)",
-        "joint node: a with b",
+        "host group: a with b",
     ]
 
 

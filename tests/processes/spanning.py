@@ -107,7 +107,7 @@ class Spanning:
         self.until(lambda: len(self.records("commit")) > steps + 2, "steps go on")
 
     def nodes(self) -> list[list[NetworkHost]]:
-        """Return the hosts of each joint node, the head first, as the log tells last."""
+        """Return the hosts of each host group, the head first, as the log tells last."""
         said, by_name = self.records("joint_nodes"), {one.name: one for one in self.net.hosts}
         return [[by_name[name] for name in one] for one in (said[-1]["nodes"] if said else ())]
 
@@ -124,7 +124,7 @@ class Spanning:
         return [{node, other} for node, others in said for other in others]
 
     def pair(self) -> list[NetworkHost]:
-        """Return head and parts of the joint node that the first host is not of."""
+        """Return head and parts of the host group that the first host is not of."""
         (hosts,) = [each for each in self.nodes() if self.first not in each]
         return hosts
 

@@ -52,7 +52,7 @@ class Spanning:
         until(lambda: self.commits() >= before + steps, "steps are made", *self.net.hosts)
 
     def nodes(self) -> list[list[str]]:
-        """Return the hosts of each joint node, as the log tells last."""
+        """Return the hosts of each host group, as the log tells last."""
         said = records(self.first, "joint_nodes")
         return list(said[-1]["nodes"]) if said else []
 

@@ -1,4 +1,4 @@
-"""What one host of a joint node says to another is in bounds, or is not read at all."""
+"""What one host of a host group says to another is in bounds, or is not read at all."""
 
 from __future__ import annotations
 

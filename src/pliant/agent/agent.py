@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sized
 from typing import Any, assert_never
 
 from pliant.agent.fork_servers import ForkServers
-from pliant.agent.joint_node import JoinedHost
+from pliant.agent.hosts.group import JoinedHost
 from pliant.agent.node_facts import AgentConfig, NodeHere, greeting
 from pliant.agent.output import OutputListener, nobody_listens
 from pliant.agent.placement import Devices

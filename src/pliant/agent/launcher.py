@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from pliant.agent.meeting_place import MeetingPlace, make_meeting_place, remove_abandoned
+from pliant.agent.rendezvous_directory import MeetingPlace, make_meeting_place, remove_abandoned
 from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, GuardFiles, Report, Request
 

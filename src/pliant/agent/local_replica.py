@@ -1,7 +1,7 @@
 """One replica as its agent sees it: its workers, from the request to start them until all are gone.
 
 Owns what makes several processes one replica: the private directory in which they meet, who of
-them speaks, whose end is the end of all, and that they live only together.  Of a joint node the
+them speaks, whose end is the end of all, and that they live only together.  Of a host group the
 last of them are on other hosts, whose agents do the same for their own (``part_replica``).  Knows
 nothing of starting processes, of devices, or of the coordinator.
 
@@ -23,10 +23,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from pliant.agent.host_link import HostLink
+from pliant.agent.hosts.link import HostLink
+from pliant.agent.hosts.remote_worker import RemoteWorker
 from pliant.agent.node_facts import PoolDevice
 from pliant.agent.output import OutputListener
-from pliant.agent.remote_worker import RemoteWorker
 from pliant.agent.worker import LOOK_S, Worker
 from pliant.core.commands import Command
 from pliant.core.events import Exited, ExitKind, Progressed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pliant.agent import local_replica
-from pliant.agent.host_link import HostLink
+from pliant.agent.hosts.link import HostLink
 from pliant.agent.local_replica import LocalReplica, not_started
 from pliant.agent.this_host import ThisHost
 from pliant.core.commands import Command

@@ -38,7 +38,7 @@ MOST_PIECES = 16
 packed in 70 ms at most."""
 
 PASSING_ON_LOOKS = 600
-"""The head of a joint node has passed on what it was told so many looks ago, about one a second,
+"""The head of a host group has passed on what it was told so many looks ago, about one a second,
 unless it has no coordinator, which it bears for as long as this host would.  The ledger of a
 million steps has 750 MB: telling all of it again took 10 s of a processor."""
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pliant.coordinator.joint_hosts import JointHosts
+from pliant.coordinator.host_groups import HostGroups
 from pliant.coordinator.journal import (
     LOGGED_AS,
     InputLog,
@@ -49,8 +49,8 @@ from pliant.core.events import (
     StopRequested,
     SuspendRequested,
 )
+from pliant.core.host_groups import GroupRule
 from pliant.core.job.state import JobSettings, Ready
-from pliant.core.joint_nodes import JointRule
 from pliant.core.membership.failure.worker_activity import held_up_by
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Demand
@@ -104,10 +104,10 @@ class JobDriver:
         self._clock = clock
         self._boot = boot
         self._workers_per_replica = workers_per_replica
-        rule = JointRule.of(
+        rule = GroupRule.of(
             settings.placement, hosts=hosts_per_replica, workers=workers_per_replica
         )
-        self._joint_hosts = JointHosts(rule, self.nodes, log)
+        self._joint_hosts = HostGroups(rule, self.nodes, log)
         self._inbox = Inbox()
         self._joint = GroupCommit(
             core=self._core,

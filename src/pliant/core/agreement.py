@@ -38,7 +38,7 @@ class NodeFacts:
     """Of which machine, and which of its starts."""
 
     head: str = ""
-    """The node whose part it is: of a joint node of several hosts; its own name: it is the head."""
+    """The node whose part it is: of a host group of several hosts; its own name: it is the head."""
 
     parts: tuple[str, ...] = ()
     """The other hosts, if it is the head."""

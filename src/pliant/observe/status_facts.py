@@ -220,8 +220,8 @@ def hosts_news(record: Record) -> str | None:
 
 
 def _joined(nodes: Sequence[Sequence[str]]) -> str:
-    """Say which hosts are joint nodes, the head of each first."""
-    word = "joint node" if len(nodes) == 1 else "joint nodes"
+    """Say which hosts are host groups, the head of each first."""
+    word = "host group" if len(nodes) == 1 else "host groups"
     return f"{word}: {_shown([' with '.join(one) for one in nodes])}"
 
 

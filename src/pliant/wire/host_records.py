@@ -1,4 +1,4 @@
-"""What the hosts of a joint node tell each other, over a link that both have proved to be on.
+"""What the hosts of a host group tell each other, over a link that both have proved to be on.
 
 Owns the records, and how each end proves that it knows the secret of the link without saying it.
 Both ends are of one installation, which their coordinator has looked at, so these carry no version;

@@ -295,12 +295,12 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAlone:
-    """This host has room for a part of a replica, and is part of no joint node."""
+    """This host has room for a part of a replica, and is part of no host group."""
 
     node: NodeId
 
     endpoint: str
-    """``host:port`` at which it takes the other hosts of a joint node, if it is to be the head."""
+    """``host:port`` at which it takes the other hosts of a host group, if it is to be the head."""
 
     devices: int
 

@@ -3,7 +3,7 @@
 Owns connections and the one thread that reads each of them.  Knows nothing of what a message means.
 
 The socket lies in the private directory of the replica; who connects must be of the same user.  To
-workers of other hosts their agents carry what is said (``agent.tunnels``).  The
+workers of other hosts their agents carry what is said (``agent.hosts.tunnels``).  The
 end of a connection is the end of a process, hence of the replica: the agent ends whoever is left.
 """
 

@@ -16,15 +16,18 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.agent.joined import Joined, played, until
+from tests.agent.hosts.joined import Joined, played, until
 from tests.agent.test_local_replica import MEETS, WAITS, gone
 from tests.agent.world import end, start
 from tests.certificates import Authority
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from pliant.agent import host_link, host_listener, joint_node, joint_peers
-from pliant.agent.joint_peers import PartPeers
+from pliant.agent.hosts import group as hosts_group
+from pliant.agent.hosts import link as hosts_link
+from pliant.agent.hosts import listener as hosts_listener
+from pliant.agent.hosts import peers as hosts_peers
+from pliant.agent.hosts.peers import PartPeers
 from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
 from pliant.core.agreement import NodeFacts
@@ -232,7 +235,7 @@ def test_an_agent_that_is_gone_leaves_the_others_alone_with_nothing_running(
 def test_a_host_that_falls_silent_is_lost_to_the_others(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_link, "LOOK_S", 0.2)
+    monkeypatch.setattr(hosts_link, "LOOK_S", 0.2)
 
     async def scene(hosts: Joined) -> None:
         await hosts.join()
@@ -254,7 +257,7 @@ def test_a_host_that_falls_silent_is_lost_to_the_others(
 def test_a_part_that_does_not_come_is_missed_and_all_are_alone_again(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_listener, "JOIN_S", 3.0)
+    monkeypatch.setattr(hosts_listener, "JOIN_S", 3.0)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -284,15 +287,15 @@ def test_a_host_without_free_descriptors_says_so_and_goes_on_when_there_are_some
     def has_none(_number: int) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    class Listener(host_listener.HeadListener):
+    class Listener(hosts_listener.HeadListener):
         def __init__(self, address: str, tls: TlsFiles | None) -> None:
             with monkeypatch.context() as patch:
                 if address in used_up:
-                    patch.setattr(host_listener, "check_free", has_none)
+                    patch.setattr(hosts_listener, "check_free", has_none)
                 super().__init__(address, tls)
 
-    monkeypatch.setattr(joint_node, "HeadListener", Listener)
-    monkeypatch.setattr(joint_node, "AGAIN_S", 0.1)
+    monkeypatch.setattr(hosts_group, "HeadListener", Listener)
+    monkeypatch.setattr(hosts_group, "AGAIN_S", 0.1)
 
     async def scene(hosts: Joined) -> None:
         (part,) = hosts.parts
@@ -313,7 +316,7 @@ def test_who_was_missed_is_said_again_where_it_may_not_have_been_heard(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the same two are told to be one at once, and fail again."""
-    monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
+    monkeypatch.setattr(hosts_listener, "JOIN_S", 1.0)
 
     async def scene(hosts: Joined) -> None:
         await hosts.head.say(await hosts.order())
@@ -332,7 +335,7 @@ def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both reach the head, and their workers would wait for each other for ever."""
-    monkeypatch.setattr(host_listener, "JOIN_S", 2.0)
+    monkeypatch.setattr(hosts_listener, "JOIN_S", 2.0)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -358,13 +361,13 @@ def test_of_parts_that_did_not_reach_one_the_others_are_not_told(
     """The link to the head may end while a part still waits for the one that does not come."""
     kept = kept_links(monkeypatch)
 
-    async def sought(told: JoinHosts, own: NodeId, **how: Any) -> host_link.HostLink | None:
+    async def sought(told: JoinHosts, own: NodeId, **how: Any) -> hosts_link.HostLink | None:
         if (told.head, own) != ("h1", "h2"):
-            return await host_listener.reached(told, own, **how)
+            return await hosts_listener.reached(told, own, **how)
         await until(lambda: len(kept) == 4, "both have a link to the third")
         return None
 
-    monkeypatch.setattr(joint_peers, "reached", sought)
+    monkeypatch.setattr(hosts_peers, "reached", sought)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -378,12 +381,12 @@ def test_of_parts_that_did_not_reach_one_the_others_are_not_told(
     play(scene, WAITS, hosts=4, workers=4)
 
 
-def kept_links(monkeypatch: pytest.MonkeyPatch) -> list[host_link.HostLink]:
+def kept_links(monkeypatch: pytest.MonkeyPatch) -> list[hosts_link.HostLink]:
     """Return a list to which each end of a link between two parts is added."""
-    kept: list[host_link.HostLink] = []
+    kept: list[hosts_link.HostLink] = []
     keep = PartPeers._keep
 
-    def note(self: PartPeers, link: host_link.HostLink) -> None:
+    def note(self: PartPeers, link: hosts_link.HostLink) -> None:
         kept.append(link)
         keep(self, link)
 
@@ -418,7 +421,7 @@ def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
 def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
+    monkeypatch.setattr(hosts_listener, "JOIN_S", 1.0)
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -439,7 +442,7 @@ def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
 def test_a_head_that_does_not_know_the_secret_is_not_followed(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_listener, "JOIN_S", 1.0)
+    monkeypatch.setattr(hosts_listener, "JOIN_S", 1.0)
     came: list[str] = []
 
     def pretend(connection: ServerConnection, request: Request, response: Response) -> None:
@@ -464,7 +467,7 @@ def test_a_head_that_does_not_know_the_secret_is_not_followed(
 def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_listener, "OPEN_S", 60.0)  # they do not go by themselves
+    monkeypatch.setattr(hosts_listener, "OPEN_S", 60.0)  # they do not go by themselves
 
     async def scene(hosts: Joined) -> None:
         told = await hosts.order()
@@ -474,11 +477,11 @@ def test_strangers_at_the_door_keep_no_part_out_and_find_it_closed_afterwards(
         await hosts.head.say(told)
         strangers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         await until(lambda: hosts.head.agent._joint._task, "the head listens")
-        while len(strangers) < 3 * host_listener.MOST_STRANGERS:
+        while len(strangers) < 3 * hosts_listener.MOST_STRANGERS:
             with suppress(ConnectionRefusedError):
                 strangers.append(await asyncio.open_connection(host, int(port)))
         strangers[-1][1].write(b"GET / HTTP/1.1\r\nHost: h0\r\n\r\n")
-        sent_away = 2 * host_listener.MOST_STRANGERS
+        sent_away = 2 * hosts_listener.MOST_STRANGERS
         await until(lambda: sum(map(_has_ended, strangers)) >= sent_away, "the oldest go")
 
         for part in hosts.parts:

@@ -1,4 +1,4 @@
-"""The workers that a part of a joint node runs of one replica, for its head.
+"""The workers that a part of a host group runs of one replica, for its head.
 
 Owns their processes on this host, until all of them are reaped, and the directory in which they
 find the worker 0 of another host.  Decides nothing: whose end is the end of all, and what of their
@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pliant.agent.host_link import HostLink
+from pliant.agent.hosts.link import HostLink
 from pliant.agent.local_replica import SILENT_LOOKS, not_started
 from pliant.agent.node_facts import PoolDevice
 from pliant.agent.this_host import ThisHost

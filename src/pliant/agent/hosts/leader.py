@@ -1,4 +1,4 @@
-"""What the head of a joint node hears of the workers that its parts run, and passes on as its own.
+"""What the head of a host group hears of the workers that its parts run, and passes on as its own.
 
 Owns that a part speaks for its own workers only.  Knows nothing of how links are made.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
-from pliant.agent.host_link import HostLink
-from pliant.agent.host_listener import JOIN_S
-from pliant.agent.remote_worker import RemoteWorker
+from pliant.agent.hosts.link import HostLink
+from pliant.agent.hosts.listener import JOIN_S
+from pliant.agent.hosts.remote_worker import RemoteWorker
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.core.values import NodeId, ReplicaId
 from pliant.wire.codec import Message, Refusal, decode
@@ -37,7 +37,7 @@ NEWS = frozenset({LedgerGrown, OutputGrown})
 
 
 class HeadWorkers:
-    """Those of all links of one joint node."""
+    """Those of all links of one host group."""
 
     def __init__(
         self,

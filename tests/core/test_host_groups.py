@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.core.joint_nodes import (
+from pliant.core.host_groups import (
     FIRST_PAUSE_S,
     MOST_PAUSE_S,
     MOST_SETTLE_S,
     SETTLE_S,
     STEADY_S,
-    JointRule,
+    GroupRule,
     LoneHost,
     NodeHosts,
     Pair,
     PairTry,
     failed,
-    joint_nodes,
+    host_groups,
     next_look_s,
     opened,
     succeeded,
@@ -31,8 +31,8 @@ from pliant.core.joint_nodes import (
 from pliant.core.placement import PlacementRule
 from pliant.core.values import NodeId
 
-TWO = JointRule(hosts=2, workers=2)
-RACKS = JointRule(hosts=2, workers=2, label="rack")
+TWO = GroupRule(hosts=2, workers=2)
+RACKS = GroupRule(hosts=2, workers=2, label="rack")
 A, B, C, D = map(NodeId, "abcd")
 
 
@@ -70,7 +70,7 @@ def _tries(draw: st.DrawFn) -> dict[Pair, PairTry]:
 
 
 RULES = st.builds(
-    lambda hosts, each, label: JointRule(hosts=hosts, workers=hosts * each, label=label),
+    lambda hosts, each, label: GroupRule(hosts=hosts, workers=hosts * each, label=label),
     st.integers(2, 4),
     st.integers(1, 2),
     st.sampled_from([None, "rack"]),
@@ -80,11 +80,11 @@ RULES = st.builds(
 @settings(max_examples=100)
 @given(lone=HOSTS, tries=_tries(), rule=RULES, order=st.randoms(use_true_random=False))
 def test_each_host_is_in_one_node_of_so_many_and_nobody_is_left_who_could_be(
-    lone: list[LoneHost], tries: dict[Pair, PairTry], rule: JointRule, order: random.Random
+    lone: list[LoneHost], tries: dict[Pair, PairTry], rule: GroupRule, order: random.Random
 ) -> None:
     now_s = 7.0
 
-    made = joint_nodes(lone, tries, rule, now_s=now_s)
+    made = host_groups(lone, tries, rule, now_s=now_s)
 
     taken = [node for joint in made for node in joint.hosts]
     devices = {one.node: one.devices for one in lone}
@@ -96,7 +96,7 @@ def test_each_host_is_in_one_node_of_so_many_and_nobody_is_left_who_could_be(
     sets = itertools.combinations(left, rule.hosts)
     assert all(_are_apart(one, tries, now_s) for one in sets)
     shuffled = order.sample(lone, len(lone))
-    assert joint_nodes(shuffled, tries, rule, now_s=now_s) == made
+    assert host_groups(shuffled, tries, rule, now_s=now_s) == made
 
 
 def _are_apart(hosts: tuple[NodeId, ...], tries: dict[Pair, PairTry], now_s: float) -> bool:
@@ -113,7 +113,7 @@ def _are_apart(hosts: tuple[NodeId, ...], tries: dict[Pair, PairTry], now_s: flo
     seed=st.integers(0, 99),
 )
 def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
-    count: int, rule: JointRule, cut: set[tuple[int, int]], mended_s: float, seed: int
+    count: int, rule: GroupRule, cut: set[tuple[int, int]], mended_s: float, seed: int
 ) -> None:
     """A cut goes one way, from the later one.  Reports come once or twice, of both or of one."""
     draw = random.Random(seed)
@@ -125,7 +125,7 @@ def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
         now_s = next_look_s(lone.values(), tries, looked_s=looked_s)
         assert now_s < mended_s + 2 * MOST_PAUSE_S + MOST_SETTLE_S, "they wait for ever"
         looked_s = now_s
-        for joint in joint_nodes(lone.values(), tries, rule, now_s=now_s):
+        for joint in host_groups(lone.values(), tries, rule, now_s=now_s):
             for one in itertools.combinations(joint.hosts, 2):
                 assert now_s >= last_s.get(pair(*one), -math.inf) + FIRST_PAUSE_S
             tries = opened(tries, joint)
@@ -147,49 +147,49 @@ def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
 
 def test_two_parts_that_failed_are_tried_the_other_way_round() -> None:
     """A firewall lets connections from b to c through, and none from c to b."""
-    lone, rule = [host("a"), host("b"), host("c")], JointRule(hosts=3, workers=3)
-    (joint,) = joint_nodes(lone, {}, rule, now_s=1.0)
+    lone, rule = [host("a"), host("b"), host("c")], GroupRule(hosts=3, workers=3)
+    (joint,) = host_groups(lone, {}, rule, now_s=1.0)
     assert joint.hosts == (A, B, C)
 
     tries = failed(opened({}, joint), B, [C], now_s=1.0)
     tries = failed(tries, C, [B], now_s=1.0)
 
-    assert joint_nodes(lone, tries, rule, now_s=FIRST_PAUSE_S) == ()
-    (joint,) = joint_nodes(lone, tries, rule, now_s=1.0 + FIRST_PAUSE_S)
+    assert host_groups(lone, tries, rule, now_s=FIRST_PAUSE_S) == ()
+    (joint,) = host_groups(lone, tries, rule, now_s=1.0 + FIRST_PAUSE_S)
     assert joint.hosts == (A, C, B)
 
 
 def test_hosts_of_one_rack_are_one_node_first() -> None:
     lone = [host("a", rack="x"), host("b", rack="y"), host("c", rack="x"), host("d", rack="y")]
 
-    assert hosts_of(joint_nodes(lone, {}, RACKS, now_s=1.0)) == [("a", "c"), ("b", "d")]
-    assert hosts_of(joint_nodes(lone, {}, TWO, now_s=1.0)) == [("a", "b"), ("c", "d")]
+    assert hosts_of(host_groups(lone, {}, RACKS, now_s=1.0)) == [("a", "c"), ("b", "d")]
+    assert hosts_of(host_groups(lone, {}, TWO, now_s=1.0)) == [("a", "b"), ("c", "d")]
 
 
 def test_a_host_without_room_for_its_part_is_left_out() -> None:
-    rule = JointRule(hosts=2, workers=8)
+    rule = GroupRule(hosts=2, workers=8)
     lone = [host("a", 4), host("b", 3), host("c", 7), host("d", 9)]
 
-    assert hosts_of(joint_nodes(lone, {}, rule, now_s=1.0)) == [("a", "c")]
+    assert hosts_of(host_groups(lone, {}, rule, now_s=1.0)) == [("a", "c")]
 
 
 def test_who_is_left_in_its_rack_is_joined_over_racks() -> None:
     lone = [host("a", rack="x"), host("b", rack="x"), host("c", rack="x"), host("d")]
 
-    assert hosts_of(joint_nodes(lone, {}, RACKS, now_s=1.0)) == [("a", "b"), ("c", "d")]
+    assert hosts_of(host_groups(lone, {}, RACKS, now_s=1.0)) == [("a", "b"), ("c", "d")]
 
 
 def test_who_can_be_joined_with_one_only_chooses_first() -> None:
     tries = {pair(A, C): PairTry(1, 9.0), pair(A, D): PairTry(1, 9.0), pair(B, D): PairTry(1, 9.0)}
     lone = [host(name) for name in "dcba"]
 
-    assert hosts_of(joint_nodes(lone, tries, TWO, now_s=1.0)) == [("a", "b"), ("c", "d")]
+    assert hosts_of(host_groups(lone, tries, TWO, now_s=1.0)) == [("a", "b"), ("c", "d")]
 
 
 def test_no_two_of_a_node_are_apart_its_parts_neither() -> None:
     lone, tries = [host(name) for name in "abcd"], {pair(B, C): PairTry(1, 9.0)}
 
-    (made,) = joint_nodes(lone, tries, JointRule(hosts=3, workers=3), now_s=1.0)
+    (made,) = host_groups(lone, tries, GroupRule(hosts=3, workers=3), now_s=1.0)
 
     assert not {B, C} <= set(made.hosts)
 
@@ -198,11 +198,11 @@ def test_two_that_failed_try_it_the_other_way_round() -> None:
     lone, joint = [host("a"), host("b")], NodeHosts(A, (B,))
     tries = failed(opened({}, joint), A, [B], now_s=0.0)
 
-    assert joint_nodes(lone, tries, TWO, now_s=FIRST_PAUSE_S - 0.1) == ()
-    (again,) = joint_nodes(lone, tries, TWO, now_s=FIRST_PAUSE_S)
+    assert host_groups(lone, tries, TWO, now_s=FIRST_PAUSE_S - 0.1) == ()
+    (again,) = host_groups(lone, tries, TWO, now_s=FIRST_PAUSE_S)
     assert again == NodeHosts(B, (A,))
     tries = failed(opened(tries, again), A, [B], now_s=5.0)
-    assert joint_nodes(lone, tries, TWO, now_s=15.0) == (joint,)
+    assert host_groups(lone, tries, TWO, now_s=15.0) == (joint,)
 
 
 def test_the_pause_of_two_doubles_and_has_an_end() -> None:
@@ -273,7 +273,7 @@ def test_two_that_failed_are_looked_at_when_their_time_comes() -> None:
 def test_a_thousand_hosts_are_joined_at_once() -> None:
     lone = [host(f"n{number:04}", rack=f"{number % 7}") for number in range(1001)]
 
-    made = joint_nodes(lone, {}, JointRule(hosts=4, workers=4, label="rack"), now_s=1.0)
+    made = host_groups(lone, {}, GroupRule(hosts=4, workers=4, label="rack"), now_s=1.0)
 
     assert len(made) == 250
 
@@ -287,7 +287,7 @@ def test_a_search_that_would_not_end_is_given_up() -> None:
         if i % 11 == j % 11
     }
 
-    assert joint_nodes(lone, tries, JointRule(hosts=12, workers=12), now_s=1.0) == ()
+    assert host_groups(lone, tries, GroupRule(hosts=12, workers=12), now_s=1.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -295,6 +295,6 @@ def test_a_search_that_would_not_end_is_given_up() -> None:
     [("free", None), ("spread", None), ("pack", None), ("spread:rack", "rack")],
 )
 def test_what_replicas_are_placed_by_says_what_is_near(placement: str, label: str | None) -> None:
-    rule = JointRule.of(PlacementRule.of(placement), hosts=2, workers=8)
+    rule = GroupRule.of(PlacementRule.of(placement), hosts=2, workers=8)
 
-    assert rule == JointRule(hosts=2, workers=8, label=label)
+    assert rule == GroupRule(hosts=2, workers=8, label=label)

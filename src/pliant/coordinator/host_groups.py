@@ -2,7 +2,7 @@
 
 Owns what each host has said last of whom it is one with, and that hosts are told to be one: with a
 secret that is drawn then, goes to them alone and is kept nowhere.  Who is one with whom is for
-``core.joint_nodes`` to say.  Knows nothing of what a node runs: its head speaks for it.
+``core.host_groups`` to say.  Knows nothing of what a node runs: its head speaks for it.
 
     HostAlone --> alone --choice--> told (JoinHosts) --NodeFacts: head, parts--> one node
                     ^                    |                                          |
@@ -23,10 +23,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pliant.coordinator.nodes import JobNodes
-from pliant.core import joint_nodes
+from pliant.core import host_groups
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import NodeJoined
-from pliant.core.joint_nodes import JointRule, LoneHost, NodeHosts, Pair, PairTry
+from pliant.core.host_groups import GroupRule, LoneHost, NodeHosts, Pair, PairTry
 from pliant.core.values import AgentLife, Incarnation, Labels, NodeId
 from pliant.observe.log import EventLog
 from pliant.wire.messages import HostAlone, JoinHosts
@@ -63,10 +63,10 @@ class _Host:
     """Of which node it is, as it has said on this connection: see ``NodeFacts``."""
 
 
-class JointHosts:
+class HostGroups:
     """The hosts of one job."""
 
-    def __init__(self, rule: JointRule, nodes: JobNodes, log: EventLog) -> None:
+    def __init__(self, rule: GroupRule, nodes: JobNodes, log: EventLog) -> None:
         self._rule = rule
         self._nodes = nodes
         self._log = log
@@ -112,7 +112,7 @@ class JointHosts:
             return
         joint = NodeHosts(head, known.parts)
         if self._joint.get(head) != joint:
-            self._tries = joint_nodes.succeeded(self._tries, joint, now_s=now_s)
+            self._tries = host_groups.succeeded(self._tries, joint, now_s=now_s)
             self._joined.append(joint)
         self._joint[head] = joint
 
@@ -130,7 +130,7 @@ class JointHosts:
         if not said.obstacle and not ENDPOINT.fullmatch(said.endpoint):
             return f"{said.node} has no place at which others reach it: {said.endpoint!a:.40}"
         missed = tuple(other for other in dict.fromkeys(said.missed) if other in self._hosts)
-        tries = joint_nodes.failed(self._tries, said.node, missed, now_s=now_s)
+        tries = host_groups.failed(self._tries, said.node, missed, now_s=now_s)
         if tries != self._tries:
             self._missed.append((said.node, missed))
         self._tries = tries
@@ -160,7 +160,7 @@ class JointHosts:
         """
         if self._due_s is None:
             self._forget_gone()
-            self._due_s = joint_nodes.next_look_s(
+            self._due_s = host_groups.next_look_s(
                 self._alone(), self._tries, looked_s=self._looked_s
             )
         if now_s >= self._due_s:
@@ -178,7 +178,7 @@ class JointHosts:
     async def _join(
         self, now_s: float, confirm: Callable[[], Awaitable[None]], incarnation: Incarnation
     ) -> None:
-        chosen = joint_nodes.joint_nodes(self._alone(), self._tries, self._rule, now_s=now_s)
+        chosen = host_groups.host_groups(self._alone(), self._tries, self._rule, now_s=now_s)
         if chosen:
             await confirm()
         for joint in chosen:
@@ -193,7 +193,7 @@ class JointHosts:
             part_endpoints=tuple(self._hosts[part].endpoint for part in joint.parts),
             secret=secrets.token_hex(SECRET_BYTES),
         )
-        self._tries = joint_nodes.opened(self._tries, joint)
+        self._tries = host_groups.opened(self._tries, joint)
         for node in joint.hosts:
             self._hosts[node].alone = None
             self._nodes.send_note(node, order, incarnation)
@@ -219,7 +219,7 @@ class JointHosts:
         """Take note that a host is of no node any more; two that were one have lost each other."""
         for joint in self._joint.values():
             if node in joint.hosts and len(joint.parts) == 1:
-                self._tries = joint_nodes.failed(self._tries, joint.head, joint.parts, now_s=now_s)
+                self._tries = host_groups.failed(self._tries, joint.head, joint.parts, now_s=now_s)
         self._part(node)
 
     def _part(self, node: NodeId) -> None:
@@ -231,7 +231,7 @@ class JointHosts:
     def _forget(self, node: NodeId) -> None:
         """Know nothing of a host: it is gone, or its agent is another one."""
         self._hosts.pop(node, None)
-        self._tries = joint_nodes.without(self._tries, node)
+        self._tries = host_groups.without(self._tries, node)
         self._part(node)
 
     def _forget_gone(self) -> None:

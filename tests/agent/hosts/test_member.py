@@ -1,4 +1,4 @@
-"""A head of a joint node that asks of its part what it should not."""
+"""A head of a host group that asks of its part what it should not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.agent.joined import R1
-from tests.agent.test_joint_head import EndedConnection, link_of
+from tests.agent.hosts.joined import R1
+from tests.agent.hosts.test_leader import EndedConnection, link_of
 
-from pliant.agent.joint_part import PartWorkers
+from pliant.agent.hosts.member import PartWorkers
 from pliant.agent.node_facts import AgentConfig
 from pliant.agent.this_host import ThisHost
 from pliant.agent.work import JobHere

@@ -60,7 +60,7 @@ class LoneHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointRule:
+class GroupRule:
     """What a job needs."""
 
     hosts: int
@@ -73,7 +73,7 @@ class JointRule:
     """By which hosts are near each other, as ``rack``; None: all are alike."""
 
     @classmethod
-    def of(cls, placement: PlacementRule, *, hosts: int, workers: int) -> JointRule:
+    def of(cls, placement: PlacementRule, *, hosts: int, workers: int) -> GroupRule:
         """Return the rule of a job: what its replicas are spread or packed by is what is near."""
         is_by_host = placement.how is Placement.FREE or placement.label == HOST
         return cls(hosts=hosts, workers=workers, label=None if is_by_host else placement.label)
@@ -157,8 +157,8 @@ def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) 
     return min([*settled_s, *(at_s for at_s in lapses if at_s > looked_s)], default=math.inf)
 
 
-def joint_nodes(
-    lone: Iterable[LoneHost], tries: PairTries, rule: JointRule, *, now_s: float
+def host_groups(
+    lone: Iterable[LoneHost], tries: PairTries, rule: GroupRule, *, now_s: float
 ) -> tuple[NodeHosts, ...]:
     """Choose which hosts become one node now: those of one site first, then any, by name.
 
@@ -179,7 +179,7 @@ def joint_nodes(
     return tuple(sorted(found))
 
 
-def _site(one: LoneHost, rule: JointRule) -> str:
+def _site(one: LoneHost, rule: GroupRule) -> str:
     return dict(one.labels).get(rule.label, one.node) if rule.label else ""
 
 

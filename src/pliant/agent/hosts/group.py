@@ -1,4 +1,4 @@
-"""This host in a joint node of several: alone, the head that speaks for it, or a part of it.
+"""This host in a host group of several: alone, the head that speaks for it, or a part of it.
 
 Owns which of these it is, and how it becomes that.  Decides nothing: with whom it is joined the
 coordinator says.  Where a replica has room on one host all of this is nothing.
@@ -7,7 +7,7 @@ coordinator says.  Where a replica has room on one host all of this is nothing.
       ^                             | one is not                                     |
       +-------------<---------------+------<-- all that ran is reaped <-- a link has ended
 
-A joint node is whole or gone: when one link ends, each of its hosts kills what it runs of it.  What
+A host group is whole or gone: when one link ends, each of its hosts kills what it runs of it.  What
 it is its coordinator hears with the greeting, so the connection is made anew when that changes.
 """
 
@@ -18,11 +18,11 @@ import logging
 from collections.abc import Awaitable
 from typing import Protocol
 
-from pliant.agent.host_link import HostLink
-from pliant.agent.host_listener import HeadListener, reached
-from pliant.agent.joint_head import HeadWorkers
-from pliant.agent.joint_part import GONE_S, PartWorkers
-from pliant.agent.joint_peers import JointLog, PartPeers
+from pliant.agent.hosts.leader import HeadWorkers
+from pliant.agent.hosts.link import HostLink
+from pliant.agent.hosts.listener import HeadListener, reached
+from pliant.agent.hosts.member import GONE_S, PartWorkers
+from pliant.agent.hosts.peers import GroupLog, PartPeers
 from pliant.agent.node_facts import AgentConfig
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
@@ -77,7 +77,7 @@ class JoinedHost:
 
         self._links: tuple[HostLink, ...] = ()
         self._part: PartWorkers | None = None
-        self._words = JointLog(host.config.address)
+        self._words = GroupLog(host.config.address)
         self._missed: tuple[NodeId, ...] = ()
         """With whom the last attempt failed.  It counts once, and is said until the next one, as it
         may not have been heard."""

@@ -1,4 +1,4 @@
-"""The links between the parts of a joint node, on which only signs of life go.
+"""The links between the parts of a host group, on which only signs of life go.
 
 Owns that two parts reach each other, before they are of one node and for as long as they are: the
 workers of a replica talk to each other directly, and would wait for ever where two parts have no
@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pliant.agent.host_link import HostLink
-from pliant.agent.host_listener import HeadListener, reached
+from pliant.agent.hosts.link import HostLink
+from pliant.agent.hosts.listener import HeadListener, reached
 from pliant.agent.this_host import ThisHost
 from pliant.core.text import counted, in_words
 from pliant.core.values import NodeId, TlsFiles
@@ -119,7 +119,7 @@ def _refuse(record: LinkRecord) -> None:
 _log = logging.getLogger(__name__)
 
 
-class JointLog:
+class GroupLog:
     """Of one agent at ``address``."""
 
     def __init__(self, address: str) -> None:
@@ -170,5 +170,5 @@ class JointLog:
         )
 
     def begin_anew(self) -> None:
-        """It is part of a joint node: what comes when it is alone again is said again."""
+        """It is part of a host group: what comes when it is alone again is said again."""
         self._has_waited = False

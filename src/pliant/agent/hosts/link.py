@@ -1,4 +1,4 @@
-"""The link between the head of a joint node and one of its parts, once it is there.
+"""The link between the head of a host group and one of its parts, once it is there.
 
 Owns one connection: in which order records and bytes of tunnels go, that the other end lives, and
 that what it says can be read.  Knows nothing of what a record means, nor how the connection was
@@ -21,7 +21,7 @@ from pathlib import Path
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
-from pliant.agent.tunnels import Tunnels
+from pliant.agent.hosts.tunnels import Tunnels
 from pliant.core.values import NodeId, ReplicaId
 from pliant.machine.interfaces import send_again_soon
 from pliant.wire.host_records import RECORDS, HostAlive, LinkRecord, TunnelOpened, TunnelRead

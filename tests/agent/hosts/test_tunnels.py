@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.agent.joined import R1, until
+from tests.agent.hosts.joined import R1, until
 
-from pliant.agent import tunnels
-from pliant.agent.tunnels import WINDOW_BYTES, Tunnels
+from pliant.agent.hosts import tunnels
+from pliant.agent.hosts.tunnels import WINDOW_BYTES, Tunnels
 from pliant.wire.host_records import STREAM_BYTES, TunnelOpened, TunnelRead, TunnelRecord
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pliant.agent import meeting_place
-from pliant.agent.meeting_place import HELD, OWNER, make_meeting_place, remove_abandoned
+from pliant.agent import rendezvous_directory
+from pliant.agent.rendezvous_directory import HELD, OWNER, make_meeting_place, remove_abandoned
 from pliant.machine.processes import ProcessMark
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000 pid:[1]"
@@ -26,7 +26,7 @@ OTHER_BOOT = "00000000-0000-0000-0000-000000000000 pid:[1]"
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the only place that there is, with a path that is short enough."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        monkeypatch.setattr(meeting_place, "_places", lambda: [directory])
+        monkeypatch.setattr(rendezvous_directory, "_places", lambda: [directory])
         yield Path(directory)
 
 
@@ -124,7 +124,7 @@ def test_one_is_made_where_there_are_no_locks(place: Path, monkeypatch: pytest.M
     def has_none(*_: object, **__: object) -> bool:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(meeting_place, "lock", has_none)
+    monkeypatch.setattr(rendezvous_directory, "lock", has_none)
     made = make_meeting_place()
     in_another_namespace(made.path)
 
@@ -175,7 +175,7 @@ def test_one_that_cannot_say_whose_it_is_is_not_left(
     def is_full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(meeting_place, "write_new", is_full)
+    monkeypatch.setattr(rendezvous_directory, "write_new", is_full)
 
     with pytest.raises(OSError, match="no directory to meet in"):
         make_meeting_place()
@@ -188,7 +188,7 @@ def test_who_has_no_descriptor_for_one_says_so(monkeypatch: pytest.MonkeyPatch) 
     def has_none(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(meeting_place, "open_private", has_none)
+    monkeypatch.setattr(rendezvous_directory, "open_private", has_none)
 
     with pytest.raises(OSError, match="no file descriptor is free"):
         make_meeting_place()

@@ -1,4 +1,4 @@
-"""One worker on another host of a joint node, as the head sees it: what its part says of it.
+"""One worker on another host of a host group, as the head sees it: what its part says of it.
 
 Owns what was heard of its life, its words and its end.  Knows nothing of processes, which are the
 part's, nor of the link beyond what came over it.

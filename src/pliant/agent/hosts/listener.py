@@ -1,4 +1,4 @@
-"""How hosts of a joint node come together: where one of them listens, and how others get there.
+"""How hosts of a host group come together: where one of them listens, and how others get there.
 
 It is said here of the head and its parts; of two parts the earlier one is as the head of the later.
 
@@ -36,7 +36,7 @@ from websockets.exceptions import WebSocketException
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from pliant.agent.host_link import HostLink
+from pliant.agent.hosts.link import HostLink
 from pliant.core.values import NodeId, ReplicaId, TlsFiles
 from pliant.machine.descriptors import check_free, shortage_of
 from pliant.machine.tls import TlsContexts

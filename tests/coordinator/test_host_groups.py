@@ -13,15 +13,15 @@ import pytest
 from tests.coordinator.drivers import driver_of
 
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.joint_hosts import AGAIN_S, JointHosts
+from pliant.coordinator.host_groups import AGAIN_S, HostGroups
 from pliant.coordinator.nodes import JobNodes
-from pliant.core import joint_nodes
+from pliant.core import host_groups
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command, StartReplica
 from pliant.core.errors import ConflictError
 from pliant.core.events import NodeJoined
+from pliant.core.host_groups import FIRST_PAUSE_S, SETTLE_S, GroupRule
 from pliant.core.job.state import JobSettings
-from pliant.core.joint_nodes import FIRST_PAUSE_S, SETTLE_S, JointRule
 from pliant.core.policy.decide import Policy
 from pliant.core.values import AgentLife, Incarnation, NodeId
 from pliant.observe.log import EventLog, Record
@@ -29,7 +29,7 @@ from pliant.wire.codec import Envelope, decode, encode
 from pliant.wire.messages import HostAlone, JoinHosts
 
 A, B, C, D = map(NodeId, "abcd")
-TWO = JointRule(hosts=2, workers=4, label="rack")
+TWO = GroupRule(hosts=2, workers=4, label="rack")
 DEADLINE_S = 30.0
 
 
@@ -58,7 +58,7 @@ class Channel:
 class World:
     """The hosts of one job, and a clock that nobody winds but the test."""
 
-    def __init__(self, directory: Path, rule: JointRule = TWO) -> None:
+    def __init__(self, directory: Path, rule: GroupRule = TWO) -> None:
         self.path = directory / "events.jsonl"
         self.log = EventLog(self.path, job="j")
         self.records: list[Record] = []
@@ -67,7 +67,7 @@ class World:
         self.now_s = 100.0
         self.channels: dict[NodeId, Channel] = {}
         self.failure: Exception | None = None
-        self.joint = JointHosts(rule, self.nodes, self.log)
+        self.joint = HostGroups(rule, self.nodes, self.log)
 
     def come(
         self, node: NodeId, *, life: int = 1, rack: str = "x", facts: NodeFacts | None = None
@@ -364,7 +364,7 @@ def test_no_more_is_known_of_hosts_than_are_there(world: World) -> None:
 
 
 def test_in_a_job_of_replicas_on_one_host_nobody_is_alone(tmp_path: Path) -> None:
-    world = World(tmp_path, JointRule(hosts=1, workers=1))
+    world = World(tmp_path, GroupRule(hosts=1, workers=1))
     world.come(A)
 
     said = world.joint.hear_alone(HostAlone(node=A, endpoint="a:7", devices=2), now_s=world.now_s)
@@ -456,8 +456,8 @@ def test_the_core_hears_of_devices_that_an_agent_has_again_and_has_not_any_more(
 
 def test_what_the_coordinator_waits_for_is_no_more_than_a_moment() -> None:
     """A host that comes alone, long after the others, is not to wait for long."""
-    assert joint_nodes.SETTLE_S <= 1.0
-    assert joint_nodes.MOST_SETTLE_S <= 5.0
+    assert host_groups.SETTLE_S <= 1.0
+    assert host_groups.MOST_SETTLE_S <= 5.0
 
 
 def test_a_host_that_lacks_something_is_joined_with_nobody_until_it_has_it(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A part of a joint node that says what it should not, and a link that ends before it begins."""
+"""A part of a host group that says what it should not, and a link that ends before it begins."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from tests.agent.joined import R1
+from tests.agent.hosts.joined import R1
 from tests.agent.world import DEADLINE_S
 from websockets.exceptions import ConnectionClosedOK
 
-from pliant.agent import joint_head
-from pliant.agent.host_link import HostLink
-from pliant.agent.joint_head import HeadWorkers
+from pliant.agent.hosts import leader as hosts_leader
+from pliant.agent.hosts.leader import HeadWorkers
+from pliant.agent.hosts.link import HostLink
 from pliant.agent.local_replica import LocalReplica
 from pliant.agent.node_facts import PoolDevice
 from pliant.agent.replicas_here import ReplicasHere
@@ -145,7 +145,7 @@ def test_a_part_that_does_not_say_whether_it_reaches_the_others_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else all would be told to be one again at once, and again."""
-    monkeypatch.setattr(joint_head, "MEET_S", 0.05)
+    monkeypatch.setattr(hosts_leader, "MEET_S", 0.05)
     head = HeadWorkers(
         cast(ReplicasHere, NoReplicas()),
         send=lambda message: None,

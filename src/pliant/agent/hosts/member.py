@@ -1,4 +1,4 @@
-"""What a host does as a part of a joint node: what the head asks, for as long as their link lasts.
+"""What a host does as a part of a host group: what the head asks, for as long as their link lasts.
 
 Owns the replicas of which this host has workers.  When the link ends they are killed, and only once
 all are reaped is this host free for others.  Knows nothing of the coordinator.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pliant.agent.host_link import HostLink
+from pliant.agent.hosts.link import HostLink
+from pliant.agent.hosts.member_replica import PartReplica, assignment_for, tell_news, tell_refused
 from pliant.agent.local_replica import NAME
-from pliant.agent.part_replica import PartReplica, assignment_for, tell_news, tell_refused
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import LOOK_S
 from pliant.core.values import ReplicaId
