@@ -22,7 +22,7 @@ _PUBLIC_NAMES = {
     "Session": "pliant.engine.session",
     "mesh": "pliant.engine.sharding.device_mesh",
     "once": "pliant.engine.worker.once",
-    "run_dir": "pliant.engine.worker.run_places",
+    "run_dir": "pliant.engine.worker.once",
     "seed": "pliant.engine.randomness",
 }
 
