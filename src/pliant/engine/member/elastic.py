@@ -319,16 +319,15 @@ class ElasticMembership:
         """Name the tail in which a leader has died that is not in ``order`` any more."""
         record, formed = files.here(), self._slots.formed
         leader = formed.order.replicas[0] if record and formed else order.replicas[0]
-        if not record or leader in order.replicas:
-            return
+        if not record or leader in order.replicas or self.member.reform is None:
+            return  # at a planned change it has come to the boundary, behind its tail
         if step := record.unfinished_tail(leader):
             text = (
                 f"{leader} was lost in the tail of step {step}, which it led: what the leader "
                 "alone was to write there may be missing"
             )
             self._context.link.send(Noted(replica=order.replicas[0], text=text, lasting=True))
-        if self.member.reform is not None:
-            record.tell_left_open()
+        record.tell_left_open()
 
     def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:
         """Say under what a step is recorded that is committed after its generation broke."""
