@@ -61,7 +61,7 @@ def listening() -> Iterator[Address]:
                 )
 
 
-def knock(generation: int = 2, peer: int = 1, rank: int = 0) -> bytes:
+def hello(generation: int = 2, peer: int = 1, rank: int = 0) -> bytes:
     """Return the begin of a handshake by who does not know the secret."""
     return os.urandom(8) + struct.pack("<QII", generation, peer, rank) + os.urandom(64)
 
@@ -171,10 +171,10 @@ class Neighbour:
         return self._connected(said[self.counts["tries"] % len(said)])
 
     def _half(self) -> socket.socket | None:
-        return self._connected(knock()[:50])
+        return self._connected(hello()[:50])
 
     def _wrong(self) -> socket.socket | None:
-        return self._connected(knock())
+        return self._connected(hello())
 
     def _replay(self) -> socket.socket | None:
         return self._connected(self._recorded)
@@ -183,7 +183,7 @@ class Neighbour:
         sock = self._connected()
         if sock is not None:
             with contextlib.suppress(OSError):
-                for byte in knock()[:3]:
+                for byte in hello()[:3]:
                     sock.send(bytes([byte]))
                     self._over.wait(1)
         return sock

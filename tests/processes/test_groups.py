@@ -100,7 +100,7 @@ def build_until_nudged(member: Member) -> tuple[str, float]:
 def test_a_build_with_a_lost_member_ends_when_it_is_aborted(
     lost: int, trouble: signal.Signals
 ) -> None:
-    """The first one is knocked at by the others, the last one is waited for."""
+    """The first one is greeted first by the others, the last one is waited for."""
     with crew(3) as members:
         others = [rank for rank in range(3) if rank != lost]
         members.signal(lost, trouble)

@@ -14,7 +14,7 @@ from tests.live.harassing import EVERY_WAY, harassed, is_another_user
 from tests.live.neighbour import Address
 from tests.processes.crew import SECRET, Crew, Member, background, crew
 
-from pliant.engine.comm.handshake import Hello, connecting
+from pliant.engine.comm.handshake import Handshake, connecting
 from pliant.engine.comm.mesh import Mesh, Port, parse_endpoint
 from pliant.engine.comm.rendezvous import Abort
 
@@ -112,7 +112,7 @@ def test_members_with_few_descriptors_meet_whatever_strangers_do(
         assert larger < memory + 64 * 2**20
 
 
-def test_who_has_knocked_in_vain_is_soon_there_when_a_full_queue_has_room_again() -> None:
+def test_who_has_greeted_in_vain_is_soon_there_when_a_full_queue_has_room_again() -> None:
     """Where a full queue drops the first packet of a connection, the kernel waits for a second.
 
     No try is shorter than that then; of ours some are longer, where others compute.
@@ -121,10 +121,10 @@ def test_who_has_knocked_in_vain_is_soon_there_when_a_full_queue_has_room_again(
 
 
 def waits_in_a_full_queue() -> float:
-    """Knock where the queue is full; return how long it takes to be there once there is room."""
+    """Say hello where the queue is full; return how long it takes once there is room."""
     port, mine = Port(), Port()
     over = Abort()
-    thread = background(lambda: knock_until(over, port, mine))
+    thread = background(lambda: hello_until(over, port, mine))
     time.sleep(0.3)  # nobody listens
 
     with socket.socket() as listener, socket.socket() as stranger:
@@ -147,8 +147,8 @@ def waits_in_a_full_queue() -> float:
     return waited_s
 
 
-def knock_until(over: Abort, port: Port, mine: Port) -> None:
-    """Be rank 1 of two, and knock at the other one's port."""
+def hello_until(over: Abort, port: Port, mine: Port) -> None:
+    """Be rank 1 of two, and say hello at the other one's port."""
 
     def check() -> None:
         if over.reason is not None:
@@ -168,12 +168,14 @@ def knock_until(over: Abort, port: Port, mine: Port) -> None:
     mine.close()
 
 
-def recorded_knock(generation: int, peer: int, rank: int) -> bytes:
+def recorded_hello(generation: int, peer: int, rank: int) -> bytes:
     """Return what a member says first, as somebody who can listen in has it."""
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        hello = Hello(sock=mine, generation=generation, secret=SECRET, size=3, rank=peer, peer=rank)
-        steps = connecting(hello, b"")
+        handshake = Handshake(
+            sock=mine, generation=generation, secret=SECRET, size=3, rank=peer, peer=rank
+        )
+        steps = connecting(handshake, b"")
         mine.setblocking(False)
         next(steps)
         next(steps)
@@ -186,14 +188,14 @@ def meet_late(member: Member, late_s: float) -> float:
     return meet_again(member, 7, 1)
 
 
-def test_a_recorded_knock_played_back_a_thousand_times_gets_one_answer_and_delays_nobody() -> None:
+def test_a_recorded_hello_played_back_a_thousand_times_gets_one_answer_and_delays_nobody() -> None:
     with crew(3) as members:
         known = addresses(members)
         members.everybody(meet_again, 1, 1)
         members.everybody(settle, 256)
-        knock = recorded_knock(7, 1, 0)
+        hello = recorded_hello(7, 1, 0)
 
-        with harassed(["replay"], ["replay", "idle"], known=known[:1], recorded=knock) as found:
+        with harassed(["replay"], ["replay", "idle"], known=known[:1], recorded=hello) as found:
             for rank in range(3):
                 members.start(rank, meet_late, 1.5 * (rank > 0))
             waited = [members.result(rank) for rank in range(3)]

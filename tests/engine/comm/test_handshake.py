@@ -12,8 +12,8 @@ import pytest
 
 from pliant.engine.comm.handshake import (
     MAX_GREETING_BYTES,
+    Handshake,
     HandshakeFailed,
-    Hello,
     Steps,
     accepting,
     connecting,
@@ -76,7 +76,7 @@ class Shake:
                 for each in (sock, wire):
                     stack.callback(each.close)
                     each.setblocking(False)
-                hello = Hello(
+                handshake = Handshake(
                     **{
                         "sock": sock,
                         "generation": 3,
@@ -88,9 +88,9 @@ class Shake:
                     }
                 )
                 if is_first:
-                    steps = connecting(hello, self.greetings[0])
+                    steps = connecting(handshake, self.greetings[0])
                 else:
-                    steps = accepting(hello, lambda theirs: self.greetings[1] + theirs)
+                    steps = accepting(handshake, lambda theirs: self.greetings[1] + theirs)
                 ends.append(End(steps, sock, wire))
             self._relay(*ends)
             self.said = ends[0].said, ends[1].said
@@ -237,15 +237,13 @@ def test_a_recording_of_either_side_convinces_nobody() -> None:
     assert not isinstance(acceptor, bytes)
 
 
-def test_a_knock_counts_once() -> None:
-    knocked: set[bytes] = set()
-    shake = Shake(acceptor={"knocked": knocked})
+def test_a_hello_counts_once() -> None:
+    hellos: set[bytes] = set()
+    shake = Shake(acceptor={"hellos": hellos})
     assert shake.run() == GOOD
     there = shake.said[0]
 
-    again = Shake(
-        forward=lambda place, byte: there[place : place + 1], acceptor={"knocked": knocked}
-    )
+    again = Shake(forward=lambda place, byte: there[place : place + 1], acceptor={"hellos": hellos})
     again.run()
 
     assert again.said[1] == b""
@@ -254,8 +252,8 @@ def test_a_knock_counts_once() -> None:
 def test_the_secret_is_not_shown() -> None:
     sock, other = socket.socketpair()
     with sock, other:
-        hello = Hello(sock=sock, generation=3, secret=b"hush" * 8, size=3, rank=1)
-        assert "hush" not in repr(hello)
+        handshake = Handshake(sock=sock, generation=3, secret=b"hush" * 8, size=3, rank=1)
+        assert "hush" not in repr(handshake)
 
 
 def test_a_greeting_that_is_too_long_is_not_read() -> None:

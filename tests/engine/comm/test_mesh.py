@@ -22,7 +22,7 @@ from tests.engine.comm.circle import BOUND_S, Running, tls_contexts, wait_until
 from tests.engine.comm.proxy import FINE, Fate, Proxy, Trouble
 
 from pliant.engine.comm import mesh as mesh_module
-from pliant.engine.comm.handshake import Hello, connecting, word_of
+from pliant.engine.comm.handshake import Handshake, connecting, word_of
 from pliant.engine.comm.mesh import Mesh, Peer, Port, parse_endpoint
 from pliant.machine.tls import TlsContexts
 
@@ -301,10 +301,10 @@ def test_who_is_of_another_generation_gets_in_nowhere(
         stranger.peers()
 
 
-def knock(rank: int, to: int, *, secret: bytes = SECRET, generation: int = 1) -> bytes:
+def hello(rank: int, to: int, *, secret: bytes = SECRET, generation: int = 1) -> bytes:
     """Return what a member says first."""
     who = word_of(secret) + mesh_who(generation, rank, to)
-    return who + hmac.new(secret, b"knock\0" + who, "sha256").digest()
+    return who + hmac.new(secret, b"hello\0" + who, "sha256").digest()
 
 
 def mesh_who(generation: int, rank: int, to: int) -> bytes:
@@ -331,13 +331,13 @@ def answer_to(port: Port, said: bytes, *, wait_s: float = 0.5) -> bytes:
         b"GET / HTTP/1.1\r\n\r\n" * 10,
         os.urandom(200),
         bytes(5000),
-        knock(1, 0, secret=bytes(32)) * 2,
-        knock(1, 0, generation=2),
-        knock(1, 1),
-        knock(0, 0),
-        knock(3, 0),
-        knock(2**32 - 1, 0),
-        knock(1, 0)[:-1],
+        hello(1, 0, secret=bytes(32)) * 2,
+        hello(1, 0, generation=2),
+        hello(1, 1),
+        hello(0, 0),
+        hello(3, 0),
+        hello(2**32 - 1, 0),
+        hello(1, 0)[:-1],
     ],
     ids=lambda said: f"{len(said)} bytes",
 )
@@ -383,13 +383,13 @@ def test_a_recorded_handshake_gets_in_nowhere(ports: list[Port], impatient: None
     check_met([again, Meeting(two, 1).start()])
 
 
-def test_recorded_knocks_are_limited_in_number(ports: list[Port]) -> None:
+def test_recorded_hellos_are_limited_in_number(ports: list[Port]) -> None:
     """Each of them passes for a member's until a proof is due."""
     three, process = ports[:3], psutil.Process()
     meeting = Meeting(three, 0).start()
     wait_until(lambda: listens(three[0]))
     before = process.num_fds()
-    recorded = knock(1, 0)
+    recorded = hello(1, 0)
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             sock = stack.enter_context(socket.create_connection(parse_endpoint(three[0].endpoint)))
@@ -456,13 +456,13 @@ def test_who_has_no_descriptor_left_waits_for_one_without_turning(ports: list[Po
     meeting = Meeting(three, 0).start()
     wait_until(lambda: listens(three[0]))
     first_free = os.dup(0)
-    with socket.socket() as knocking:
+    with socket.socket() as greeting:
         os.close(first_free)
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, before[1]))
         try:
-            knocking.connect(parse_endpoint(three[0].endpoint))
-            knocking.send(knock(1, 0))
+            greeting.connect(parse_endpoint(three[0].endpoint))
+            greeting.send(hello(1, 0))
             time.sleep(0.1)
             checks = meeting.num_checks
             time.sleep(0.3)
@@ -504,14 +504,14 @@ def meet_through(ports: list[Port], fate: Fate, contexts: Any = None) -> None:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("after_bytes", [0, 40])
-def test_a_knock_that_is_lost_is_soon_repeated(
+def test_a_hello_that_is_lost_is_soon_repeated(
     ports: list[Port], after_bytes: int, tls: bool
 ) -> None:
     contexts = tls_contexts() if tls else None
     meet_through(ports, Fate(Trouble.SWALLOW, after_bytes), contexts)
 
 
-def test_a_knock_that_waits_for_long_is_not_given_up_for_later_ones(ports: list[Port]) -> None:
+def test_a_hello_that_waits_for_long_is_not_given_up_for_later_ones(ports: list[Port]) -> None:
     """In a queue behind strangers the later ones would come to its end."""
     two = ports[:2]
     slow, lost = Fate(delay_s=0.3), Fate(Trouble.SWALLOW)
@@ -600,15 +600,15 @@ def test_who_has_hung_up_meanwhile_is_not_there_whatever_it_has_proved(ports: li
     ):
         sock.setblocking(False)
         deaf = cast("socket.socket", DeafUntil(sock, is_held))
-        hello = Hello(sock=deaf, generation=1, secret=SECRET, size=2, rank=1, peer=0)
-        steps = connecting(hello, b"greeting of 1")
-        wait_until(lambda: bool(next(steps)) and hello.is_known)
+        handshake = Handshake(sock=deaf, generation=1, secret=SECRET, size=2, rank=1, peer=0)
+        steps = connecting(handshake, b"greeting of 1")
+        wait_until(lambda: bool(next(steps)) and handshake.is_known)
     time.sleep(0.1)
     assert not meeting.has_ended()
     check_met([meeting, Meeting(two, 1).start()])
 
 
-def test_of_many_knocks_that_come_late_and_all_at_once_the_last_counts(ports: list[Port]) -> None:
+def test_of_many_hellos_that_come_late_and_all_at_once_the_last_counts(ports: list[Port]) -> None:
     """The others have given up all but one when this member wakes."""
     three = ports[:3]
     meeting = Meeting(three, 0).start()
@@ -636,7 +636,7 @@ class DeafUntil:
 
 @contextlib.contextmanager
 def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[threading.Event]:
-    """Keep a member from doing anything, as a stop would, once it has answered a knock.
+    """Keep a member from doing anything, as a stop would, once it has answered a hello.
 
     Yields what is set as soon as it is held.  ``at_accept``: before it answers.
     """
@@ -648,8 +648,8 @@ def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[threading.
             gate.wait(BOUND_S)
         advance(descriptor)
         attempt = meeting.mesh._attempts.get(descriptor)
-        has_knocked = attempt is not None and not attempt.is_stranger
-        if has_knocked or meeting.mesh._there:  # it may all have come at once
+        has_greeted = attempt is not None and not attempt.is_stranger
+        if has_greeted or meeting.mesh._there:  # it may all have come at once
             is_held.set()
             gate.wait(BOUND_S)
 

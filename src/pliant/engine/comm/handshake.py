@@ -4,18 +4,18 @@ Owns the bytes of it, as generators that say when they wait: for reading or for 
 know how many connections there are, when one is given up, or what a greeting is for.
 
     connector                                                      acceptor
-        knock: a word of the generation, who to whom,
+        hello: a word of the generation, who to whom,
                a nonce, HMAC(secret, ...)               ------------>   a stranger is sent away here
-        <------------  heard: HMAC(secret, knock); with TLS only
+        <------------  heard: HMAC(secret, hello); with TLS only
         <============= TLS 1.3 from here on, if the job wants it =============>
-        <------------  answer: a nonce, HMAC(secret, knock, nonce)
-        proof: HMAC(secret, knock, nonce, greeting), greeting  ----->
-        <------------  welcome: HMAC(secret, knock, nonce, greeting), greeting
+        <------------  answer: a nonce, HMAC(secret, hello, nonce)
+        proof: HMAC(secret, hello, nonce, greeting), greeting  ----->
+        <------------  welcome: HMAC(secret, hello, nonce, greeting), greeting
 
 Challenge and response with HMAC (RFC 2104) over SHA-256, as in ISO/IEC 9798-4.  Nothing is said to
-who has not knocked properly, or plays back a knock; every text names its direction, so none can be
-sent back.  What travels later is protected by TLS alone.  TLS begins once the knock was heard: of
-several connections to one member only the first that is heard goes on into TLS.
+who has not said hello properly, or plays back a hello; every text names its direction, so none can
+be sent back.  What travels later is protected by TLS alone.  TLS begins once the hello was heard:
+of several connections to one member only the first that is heard goes on into TLS.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NONCE_BYTES = 32
 _MAC_BYTES = 32
 _WHO = struct.Struct("<8sQII")
 _LENGTH = struct.Struct("<I")
-_KNOCK_BYTES = _WHO.size + _NONCE_BYTES + _MAC_BYTES
+_HELLO_BYTES = _WHO.size + _NONCE_BYTES + _MAC_BYTES
 
 T = TypeVar("T")
 Steps = Generator[int, None, T]
@@ -56,7 +56,7 @@ class HandshakeFailed(Exception):  # noqa: N818
 
 
 @dataclass(slots=True)
-class Hello:
+class Handshake:
     """One connection on its way to be a member's."""
 
     sock: socket.socket
@@ -70,20 +70,20 @@ class Hello:
 
     tls: TlsContexts | None = None
 
-    knocked: set[bytes] = field(default_factory=set)
-    """All knocks that have come to this member in this generation."""
+    hellos: set[bytes] = field(default_factory=set)
+    """All hellos that have come to this member in this generation."""
 
     peer: int | None = None
-    """Of the other one: known from the start where this side connects, else after its knock."""
+    """Of the other one: known from the start where this side connects, else after its hello."""
 
     is_known: bool = False
     """The other side has shown that it knows the secret, or plays back who does."""
 
-    def admit(self, peer: int, knock: bytes) -> None:
-        """Take note of who is at the other end; a knock that has come before is a recorded one."""
-        if knock in self.knocked:
-            raise HandshakeFailed("a knock that has come before")
-        self.knocked.add(knock)
+    def admit(self, peer: int, hello: bytes) -> None:
+        """Take note of who is at the other end; a hello that has come before is a recorded one."""
+        if hello in self.hellos:
+            raise HandshakeFailed("a hello that has come before")
+        self.hellos.add(hello)
         self.peer = peer
 
     def encrypt(self, *, is_server: bool) -> Steps[None]:
@@ -117,64 +117,66 @@ class Hello:
 
 
 def word_of(secret: bytes) -> bytes:
-    """Return the 8 bytes with which every knock of a generation begins; they prove nothing."""
+    """Return the 8 bytes with which every hello of a generation begins; they prove nothing."""
     return hmac.digest(secret, b"pliant/1", "sha256")[:_WORD_BYTES]
 
 
-def connecting(hello: Hello, greeting: bytes) -> Steps[bytes]:
+def connecting(handshake: Handshake, greeting: bytes) -> Steps[bytes]:
     """Prove to the acceptor that this is a member; return its greeting."""
     yield WRITE
-    if error := hello.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+    if error := handshake.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         raise OSError(error, os.strerror(error))
-    who = _WHO.pack(word_of(hello.secret), hello.generation, hello.rank, hello.peer or 0)
+    who = _WHO.pack(
+        word_of(handshake.secret), handshake.generation, handshake.rank, handshake.peer or 0
+    )
     who += os.urandom(_NONCE_BYTES)
-    knock = who + hello.mac(b"knock", who)
-    yield from _write(hello.sock, knock)
-    if hello.tls is not None:
-        hello.check((yield from _read(hello.sock, _MAC_BYTES)), b"heard", knock)
-    yield from hello.encrypt(is_server=False)
-    answer = yield from _read(hello.sock, _NONCE_BYTES + _MAC_BYTES)
+    hello = who + handshake.mac(b"knock", who)
+    yield from _write(handshake.sock, hello)
+    if handshake.tls is not None:
+        handshake.check((yield from _read(handshake.sock, _MAC_BYTES)), b"heard", hello)
+    yield from handshake.encrypt(is_server=False)
+    answer = yield from _read(handshake.sock, _NONCE_BYTES + _MAC_BYTES)
     nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-    hello.check(proof, b"answer", knock, nonce)
-    proof = hello.mac(b"proof", knock, nonce, greeting)
-    yield from _write(hello.sock, proof + _LENGTH.pack(len(greeting)) + greeting)
-    return (yield from _read_greeting(hello, b"welcome", knock, nonce))
+    handshake.check(proof, b"answer", hello, nonce)
+    proof = handshake.mac(b"proof", hello, nonce, greeting)
+    yield from _write(handshake.sock, proof + _LENGTH.pack(len(greeting)) + greeting)
+    return (yield from _read_greeting(handshake, b"welcome", hello, nonce))
 
 
-def accepting(hello: Hello, greet: Callable[[bytes], bytes]) -> Steps[bytes]:
+def accepting(handshake: Handshake, greet: Callable[[bytes], bytes]) -> Steps[bytes]:
     """Find out who connects and whether it is a member; return its greeting.
 
-    ``greet`` gets the other side's greeting and returns the own.  ``hello.peer`` is set as soon as
-    the other side has knocked properly.
+    ``greet`` gets the other side's greeting and returns the own.  ``handshake.peer`` is set as soon
+    as the other side has said hello properly.
     """
-    knock = yield from _read(hello.sock, _KNOCK_BYTES)
-    who, proof = knock[:-_MAC_BYTES], knock[-_MAC_BYTES:]
-    hello.check(proof, b"knock", who)
+    hello = yield from _read(handshake.sock, _HELLO_BYTES)
+    who, proof = hello[:-_MAC_BYTES], hello[-_MAC_BYTES:]
+    handshake.check(proof, b"knock", who)
     _, generation, peer, rank = _WHO.unpack_from(who)
-    if (generation, rank) != (hello.generation, hello.rank):
-        raise HandshakeFailed("a knock that was meant for somebody else")
-    if not hello.rank < peer < hello.size:
-        raise HandshakeFailed(f"rank {peer} does not connect to rank {hello.rank}")
-    hello.admit(peer, knock)
-    if hello.tls is not None:
-        yield from _write(hello.sock, hello.mac(b"heard", knock))
-    yield from hello.encrypt(is_server=True)
+    if (generation, rank) != (handshake.generation, handshake.rank):
+        raise HandshakeFailed("a hello that was meant for somebody else")
+    if not handshake.rank < peer < handshake.size:
+        raise HandshakeFailed(f"rank {peer} does not connect to rank {handshake.rank}")
+    handshake.admit(peer, hello)
+    if handshake.tls is not None:
+        yield from _write(handshake.sock, handshake.mac(b"heard", hello))
+    yield from handshake.encrypt(is_server=True)
     nonce = os.urandom(_NONCE_BYTES)
-    yield from _write(hello.sock, nonce + hello.mac(b"answer", knock, nonce))
-    theirs = yield from _read_greeting(hello, b"proof", knock, nonce)
+    yield from _write(handshake.sock, nonce + handshake.mac(b"answer", hello, nonce))
+    theirs = yield from _read_greeting(handshake, b"proof", hello, nonce)
     own = greet(theirs)
-    proof = hello.mac(b"welcome", knock, nonce, own)
-    yield from _write(hello.sock, proof + _LENGTH.pack(len(own)) + own)
+    proof = handshake.mac(b"welcome", hello, nonce, own)
+    yield from _write(handshake.sock, proof + _LENGTH.pack(len(own)) + own)
     return theirs
 
 
-def _read_greeting(hello: Hello, what: bytes, *texts: bytes) -> Steps[bytes]:
-    head = yield from _read(hello.sock, _MAC_BYTES + _LENGTH.size)
+def _read_greeting(handshake: Handshake, what: bytes, *texts: bytes) -> Steps[bytes]:
+    head = yield from _read(handshake.sock, _MAC_BYTES + _LENGTH.size)
     (length,) = _LENGTH.unpack_from(head, _MAC_BYTES)
     if length > MAX_GREETING_BYTES:
         raise HandshakeFailed(f"a greeting of {length} bytes")
-    greeting = yield from _read(hello.sock, length)
-    hello.check(head[:_MAC_BYTES], what, *texts, greeting)
+    greeting = yield from _read(handshake.sock, length)
+    handshake.check(head[:_MAC_BYTES], what, *texts, greeting)
     return greeting
 
 

@@ -1,10 +1,10 @@
 """Mesh: the members of one generation find each other, and nobody else gets in.
 
-Owns all connections on their way: who knocks at whom, how often, for how long; how many strangers
-are borne, and when this worker's port is open.  Must not know what the members tell each other
+Owns all connections on their way: who says hello to whom, how often, for how long; how many
+strangers are borne, and when this port is open.  Must not know what the members tell each other
 (they greet), nor what they do once connected.
 
-    knock at rank 0 -> it has greeted, so the models agree -> knock at all other lower ranks
+    hello to rank 0 -> it has greeted, so the models agree -> hello to all other lower ranks
     listen for the higher ranks, until the last of them is there -> all there: done
 
 Whoever is not there yet, or hangs up, is tried again until somebody gives up: a member may have
@@ -29,8 +29,8 @@ from typing import cast
 from pliant.engine.comm.handshake import (
     READ,
     WRITE,
+    Handshake,
     HandshakeFailed,
-    Hello,
     Steps,
     accepting,
     connecting,
@@ -38,20 +38,20 @@ from pliant.engine.comm.handshake import (
 from pliant.machine.tls import TlsContexts
 
 MAX_STRANGERS = 64
-"""Connections that have not knocked; with more, the oldest is closed."""
+"""Connections that have not said hello; with more, the oldest is closed."""
 
 STRANGER_S = 3.0
-"""How long a connection may take to knock, in seconds."""
+"""How long a connection may take to say hello, in seconds."""
 
 HANDSHAKE_S = 5.0
 """Longest handshake before another one is tried, in seconds."""
 
 _FIRST_ANSWER_S, _MAX_ANSWER_S = 0.05, 2.0
-"""Longest wait for an answer before another knock, doubled each time: a full queue of the other
+"""Longest wait for an answer before another hello, doubled each time: a full queue of the other
 side would have the kernel try again after a second."""
 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
-"""Between two knocks at a member that does not listen yet, in seconds."""
+"""Between two hellos to a member that does not listen yet, in seconds."""
 
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
@@ -74,18 +74,18 @@ class Peer:
 class _Attempt:
     """One connection that may become a member's."""
 
-    hello: Hello
+    handshake: Handshake
     steps: Steps[bytes]
     due_at: float
     connects: bool
     """This side does; else it was accepted."""
 
     is_under_way: bool = False
-    """The other side has knocked or answered as a member does, so it was given more time."""
+    """The other side has said hello or answered as a member does, so it was given more time."""
 
     @property
     def is_stranger(self) -> bool:
-        return self.hello.peer is None
+        return self.handshake.peer is None
 
     def events(self, waits: int) -> int:
         """What epoll is to look for; that it was given up matters where this side accepted it."""
@@ -94,7 +94,7 @@ class _Attempt:
 
     def begins(self) -> bool:
         """Whether the other side has shown just now that it is a member; gives it more time."""
-        if self.is_under_way or not self.hello.is_known:
+        if self.is_under_way or not self.handshake.is_known:
             return False
         self.is_under_way = True
         self.due_at = time.monotonic() + HANDSHAKE_S
@@ -102,14 +102,14 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class _Knock:
+class _Try:
     """When and how patiently to try a member next."""
 
     due_at: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
     answer_s: float = _FIRST_ANSWER_S
 
-    def knocked(self, now: float) -> None:
+    def sent(self, now: float) -> None:
         """Wait for an answer before the next one, each time longer."""
         self.due_at = now + self.answer_s
         self.answer_s = min(2 * self.answer_s, _MAX_ANSWER_S)
@@ -142,11 +142,11 @@ class Mesh:
         Args:
             endpoints: of all members, in rank order.
             port: this worker's own.
-            greeting: for those at whom this member knocks.
-            greet: gets the greeting of a member that knocks here, and returns the answer.
+            greeting: for those to whom this member says hello first.
+            greet: gets the greeting of a member that says hello here, and returns the answer.
             admits: gets the greeting of a member that was answered, or of one that answered;
                 False: it does not count as there.  May raise.
-            tls: encrypts what follows a knock.
+            tls: encrypts what follows a hello.
         """
         self._generation = generation
         self._secret = secret
@@ -157,11 +157,11 @@ class Mesh:
         self._greet = greet
         self._admits = admits
         self._tls = tls
-        self._knocked: set[bytes] = set()
-        """All knocks so far: none counts twice."""
+        self._hellos: set[bytes] = set()
+        """All hellos so far: none counts twice."""
         self._there: dict[int, Peer] = {}
         self._attempts: dict[int, _Attempt] = {}
-        self._knocks = {peer: _Knock() for peer in range(rank)}
+        self._tries = {peer: _Try() for peer in range(rank)}
         self._listener: socket.socket | None = None
         self._epoll = select.epoll()
         self._wake_r, self._wake_w = socket.socketpair()
@@ -205,9 +205,9 @@ class Mesh:
     # --- one turn ---------------------------------------------------------------------------
 
     def _tend(self) -> None:
-        """Knock where it is due, listen if that is needed, and serve who has something to say."""
+        """Say hello where it is due, listen if needed, and serve who has something to say."""
         now = time.monotonic()
-        self._knock(now)
+        self._greet_due(now)
         is_alike = self._rank == 0 or 0 in self._there  # who is not must let nobody in
         if is_alike and any(peer > self._rank for peer in self.missing()):
             self._listen()
@@ -234,44 +234,44 @@ class Mesh:
 
     def _pause_s(self, now: float) -> float:
         due = [attempt.due_at for attempt in self._attempts.values()]
-        due += [self._knocks[peer].due_at for peer in self._to_knock()]
+        due += [self._tries[peer].due_at for peer in self._to_greet()]
         return max(0.0, min([0.1, *(at - now for at in due)]))
 
-    def _to_knock(self) -> list[int]:
+    def _to_greet(self) -> list[int]:
         """Return the lower ranks that have not answered; first of all it is rank 0."""
-        answered = {each.hello.peer for each in self._attempts.values() if each.is_under_way}
+        answered = {each.handshake.peer for each in self._attempts.values() if each.is_under_way}
         lower = range(self._rank if 0 in self._there else min(self._rank, 1))
         return [peer for peer in lower if peer not in self._there and peer not in answered]
 
     # --- connecting -------------------------------------------------------------------------
 
-    def _knock(self, now: float) -> None:
-        for peer in self._to_knock():
-            knock = self._knocks[peer]
-            if knock.due_at > now:
+    def _greet_due(self, now: float) -> None:
+        for peer in self._to_greet():
+            attempt = self._tries[peer]
+            if attempt.due_at > now:
                 continue
             address = parse_endpoint(self._endpoints[peer])
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-            hello = self._hello(socket.socket(family), peer)
-            hello.sock.setblocking(False)
-            self._start(hello, connecting(hello, self._greeting), now + HANDSHAKE_S)
-            knock.knocked(now)
+            handshake = self._handshake(socket.socket(family), peer)
+            handshake.sock.setblocking(False)
+            self._start(handshake, connecting(handshake, self._greeting), now + HANDSHAKE_S)
+            attempt.sent(now)
             try:
-                hello.sock.connect(address)
+                handshake.sock.connect(address)
             except BlockingIOError:
                 pass  # under way
             except OSError:
-                self._drop(hello.sock.fileno())
+                self._drop(handshake.sock.fileno())
 
-    def _hello(self, sock: socket.socket, peer: int | None = None) -> Hello:
-        return Hello(
+    def _handshake(self, sock: socket.socket, peer: int | None = None) -> Handshake:
+        return Handshake(
             sock=sock,
             generation=self._generation,
             secret=self._secret,
             size=len(self._endpoints),
             rank=self._rank,
             tls=self._tls,
-            knocked=self._knocked,
+            hellos=self._hellos,
             peer=peer,
         )
 
@@ -300,8 +300,8 @@ class Mesh:
                     self._woken.wait(_MAX_PAUSE_S)  # epoll would tell of them again at once
                 return
             sock.setblocking(False)
-            hello = self._hello(sock)
-            self._start(hello, accepting(hello, self._greet), time.monotonic() + STRANGER_S)
+            handshake = self._handshake(sock)
+            self._start(handshake, accepting(handshake, self._greet), time.monotonic() + STRANGER_S)
             self._advance(sock.fileno())
             if sum(attempt.is_stranger for attempt in self._attempts.values()) > MAX_STRANGERS:
                 self._drop_oldest_stranger()
@@ -315,11 +315,11 @@ class Mesh:
 
     # --- handshakes -------------------------------------------------------------------------
 
-    def _start(self, hello: Hello, steps: Steps[bytes], due_at: float) -> None:
-        attempt = _Attempt(hello, steps, due_at, connects=hello.peer is not None)
-        self._attempts[hello.sock.fileno()] = attempt
+    def _start(self, handshake: Handshake, steps: Steps[bytes], due_at: float) -> None:
+        attempt = _Attempt(handshake, steps, due_at, connects=handshake.peer is not None)
+        self._attempts[handshake.sock.fileno()] = attempt
         self._epoll.register(
-            hello.sock.fileno(), attempt.events(WRITE if attempt.connects else READ)
+            handshake.sock.fileno(), attempt.events(WRITE if attempt.connects else READ)
         )
         if attempt.connects:
             next(steps)  # to where it waits for the connection
@@ -342,28 +342,28 @@ class Mesh:
     def _drop_beside(self, answered: _Attempt) -> None:
         """Give the others to the same member up: nothing is proved on two connections at once."""
         for descriptor, attempt in list(self._attempts.items()):
-            if attempt is not answered and attempt.hello.peer == answered.hello.peer:
+            if attempt is not answered and attempt.handshake.peer == answered.handshake.peer:
                 self._drop(descriptor)
 
     def _arrive(self, descriptor: int, greeting: bytes) -> None:
         """Count a member as there, unless it is not to be."""
-        hello = self._attempts[descriptor].hello
-        peer = cast("int", hello.peer)
+        handshake = self._attempts[descriptor].handshake
+        peer = cast("int", handshake.peer)
         if not self._admits(peer, greeting):
             self._drop(descriptor)
             return
         del self._attempts[descriptor]
         if peer in self._there:  # it has given that connection up
             self._hang_up(self._there[peer].sock)
-        self._there[peer] = Peer(hello.sock, greeting)
+        self._there[peer] = Peer(handshake.sock, greeting)
         self._epoll.modify(descriptor, select.EPOLLRDHUP)
 
     def _drop(self, descriptor: int) -> None:
         """Give one connection up; if this side connects, it tries again a little later."""
         attempt = self._attempts.pop(descriptor)
-        self._hang_up(attempt.hello.sock, descriptor)
+        self._hang_up(attempt.handshake.sock, descriptor)
         if attempt.connects:
-            self._knocks[cast("int", attempt.hello.peer)].again()
+            self._tries[cast("int", attempt.handshake.peer)].again()
 
     def _forget(self, descriptor: int) -> None:
         """Take note that a member that was there has hung up; it may come again."""
