@@ -1,4 +1,4 @@
-"""In every state of the explorer, up to a bound, DESIGN 5.6 holds and silence ends.
+"""In every state of the explorer, up to a bound, what must hold does, and silence ends.
 
 The default bounds take seconds; ``soak`` walks further.  Any of them can be repeated or enlarged
 with ``python -m tests.core.explorer``.

@@ -67,7 +67,7 @@ class Choice(NamedTuple):
 
     node: NodeId
     reason: str
-    """Empty: as ever."""
+    """Empty: nothing special decided."""
 
 
 def site_of(node: NodeId, labels: Mapping[NodeId, Labels], label: str) -> str:

@@ -1,7 +1,8 @@
 """Identity: what must be equal between two runs for their results to be equal, bit for bit.
 
-Owns the list of DESIGN 4.2: a joiner that differs in one of these is refused in exact mode, both
-values named.  Must not know who compares it, nor the model: its layout has a digest of its own.
+Owns the list of what decides the bits: a joiner that differs in one of these is refused in exact
+mode, both values named.  Must not know who compares it, nor the model: its layout has a digest of
+its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random numbers: every place where some are drawn has a seed of its own.
 
-Owns the seeding of torch, numpy and ``random`` from coordinates (DESIGN 4.1), so that what is
+Owns the seeding of torch, numpy and ``random`` from coordinates, so that what is
 drawn depends on where in the data and in the step it is drawn, never on which process does it,
 how often, or what was drawn before.  Must not know datasets, slots' content or replicas.
 

@@ -1,4 +1,4 @@
-"""What must never happen: the invariants of DESIGN 5.6, each checked where it would be broken.
+"""What must never happen: the invariants of the protocol, each checked where it would be broken.
 
 Every one raises ``Violation``.  Knows nothing of what can happen next.
 """

@@ -19,7 +19,7 @@ from pliant.core.values import CheckpointInfo, Generation, Order, ReplicaId
 
 
 class Violation(AssertionError):  # noqa: N818 - it is a finding, not an error
-    """An invariant of DESIGN 5.6 does not hold."""
+    """An invariant of the protocol does not hold."""
 
 
 class Faults(NamedTuple):

@@ -1,10 +1,10 @@
 """Elastic: the membership of a worker that an agent started.
 
-Owns the main thread's way from one step boundary to the next and into the next generation (DESIGN
-5.2, 5.3): vote and commit, cross, recover, hold, finish.  What is decided is in
-``core.membership``; what happens on other threads is in ``runtime``; how members agree on the state
-is in ``meeting``, how they hand it over in ``state_handover``, how it is kept in ``keeping``.  Must
-not know what is trained.
+Owns the main thread's way from one step boundary to the next and into the next generation: vote and
+commit, cross, recover, hold, finish.  What is decided is in ``core.membership``; what happens on
+other threads in ``runtime``; how members agree on the state in ``rendezvous``, how they hand it
+over in ``state_handover``, how it is kept in ``checkpoint_channel``.  Must not know what is
+trained.
 
     arrive --Spare--> wait --Switch--> enter --> steps: decide, settle --boundary--> enter ...
                         |                           |

@@ -1,4 +1,4 @@
-"""State handover: how the members of a new generation come to hold the same state (DESIGN 5.5).
+"""State handover: how the members of a new generation come to hold the same state.
 
 Owns who sends, who receives, who loads a checkpoint for all, and whom the coordinator is told to
 do without.  Must not know what the state is: it calls back (``TrainingCallbacks``).

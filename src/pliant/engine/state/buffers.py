@@ -1,6 +1,6 @@
 """Buffers: how a model's buffers move in a step that many replicas compute.
 
-Owns the rules of DESIGN 4.2.  Every slot starts from the values of the step's start; what each
+Owns what buffers do.  Every slot starts from the values of the step's start; what each
 slot changed is added up along the tree, beside the gradients, as float64.  Must not know slots'
 content, sums or groups: it writes one slot's changes into a vector and applies the total.
 

@@ -1,6 +1,7 @@
 """Training state: everything of a run that a joiner needs and a digest covers.
 
-Owns the list of DESIGN 5.5 and its three uses: captured to be sent, applied on a joiner, hashed.
+Owns the list of what a joiner needs and its three uses: captured to be sent, applied on a joiner,
+hashed.
 Must not know how it travels, nor who sends it to whom.
 
 Values that are not tensors go through the codec, which refuses what it cannot carry by its path;

@@ -38,7 +38,7 @@ NOW = 0.0
 def woken(state: Membership, moment: Moment) -> Membership:
     """Return the state after the coordinator itself was away: reports may be waiting to be read.
 
-    For less than what counts as being away: where nobody is left to report, this is said once.
+    Workers get a fifth of a heartbeat to report; whoever is still silent then counts as silent.
     """
     patience_s = moment.now_s + moment.timeouts.heartbeat_s / 5
     pulses = {
