@@ -194,6 +194,15 @@ def test_no_two_of_a_node_are_apart_its_parts_neither() -> None:
     assert not {B, C} <= set(made.hosts)
 
 
+def test_a_pair_that_is_apart_keeps_no_group_of_others_from_being_made() -> None:
+    tries = {pair(B, C): PairTry(1, 9.0), pair(B, D): PairTry(1, 9.0)}
+    lone = [host(name) for name in "abcd"]
+
+    (made,) = host_groups(lone, tries, GroupRule(hosts=3, workers=3), now_s=1.0)
+
+    assert set(made.hosts) == {A, C, D}
+
+
 def test_two_that_failed_try_it_the_other_way_round() -> None:
     lone, joint = [host("a"), host("b")], NodeHosts(A, (B,))
     tries = failed(opened({}, joint), A, [B], now_s=0.0)

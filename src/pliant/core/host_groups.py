@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -35,6 +35,10 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0
 
 STEADY_S = MOST_PAUSE_S
 """After so long as one node, in seconds, what failed before does not count any more."""
+
+
+MOST_TRIED = 1_000
+"""Sets of hosts that are tried for one host at most, where many pairs are apart."""
 
 
 class NodeHosts(NamedTuple):
@@ -187,16 +191,17 @@ def _sets_of(nodes: Iterable[NodeId], count: int, apart: set[Pair]) -> Iterator[
     """Iterate over disjoint sets of so many hosts, no two of one set apart."""
     left = sorted(nodes)
     while len(left) >= count:
-        chosen = left[:1]
-        for node in left[1:]:
-            is_near = all(frozenset((node, other)) not in apart for other in chosen)
-            if is_near and len(chosen) < count:
-                chosen.append(node)
-        if len(chosen) == count:
-            yield chosen
-            left = [node for node in left if node not in chosen]
-        else:
-            left = left[1:]
+        first, *others = left
+        tried = itertools.islice(itertools.combinations(others, count - 1), MOST_TRIED)
+        sets = ([first, *chosen] for chosen in tried)
+        found = next((hosts for hosts in sets if not _has_pair_of(hosts, apart)), None)
+        if found is not None:
+            yield found
+        left = [node for node in others if found is None or node not in found]
+
+
+def _has_pair_of(hosts: Sequence[NodeId], apart: set[Pair]) -> bool:
+    return any(frozenset(pair) in apart for pair in itertools.combinations(hosts, 2))
 
 
 def _headed(hosts: Iterable[NodeId], tries: PairTries) -> NodeHosts:
