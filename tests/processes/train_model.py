@@ -39,6 +39,7 @@ def main() -> None:
     case = build(options, me)
     if options.seed_by_rank:
         reset(case.model)
+    torch.set_default_device(options.default_device)
     elastic.LEFT_EARLY_S = 1.0
     shared_memory.SMALL_BYTES = options.windows_above
 
@@ -147,6 +148,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--reduction", default="exact")
+    parser.add_argument("--default-device", default="cpu", help="of tensors that name none")
     parser.add_argument("--digest-file", type=Path)
     parser.add_argument("--tails-file", type=Path)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")

@@ -125,6 +125,8 @@ def _tensors(num_bytes: int) -> dict[str, torch.Tensor]:
     starts = range(0, num_bytes, _TENSOR_BYTES)
     sizes = [min(_TENSOR_BYTES, num_bytes - start) for start in starts]
     return {
-        f"model.{index}": torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
+        f"model.{index}": torch.randint(
+            0, 256, (size,), dtype=torch.uint8, generator=generator, device="cpu"
+        )
         for index, size in enumerate(sizes)
     }

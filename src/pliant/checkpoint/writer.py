@@ -360,7 +360,7 @@ class Copier:
             box = whole.memory_of(piece).detach()
             memory = had.get(piece)
             if memory is None or memory.dtype != box.dtype:
-                memory = torch.empty(piece.sizes, dtype=box.dtype)
+                memory = torch.empty(piece.sizes, dtype=box.dtype, device="cpu")
             self._memory[piece] = memory.copy_(box)
         return replace(whole, tensors=plan.described, held=self._memory)
 

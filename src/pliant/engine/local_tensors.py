@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from pliant.core.errors import ConfigError
+from pliant.engine.device import host
 
 _MODULE = "torch.distributed.tensor"
 """Imported by whoever shards: as long as nobody has, nothing is sharded."""
@@ -187,7 +188,7 @@ def clip_by_norm(
 
 def all_agree(flag: bool) -> bool:
     """Return whether it is true on every worker of this replica; each must call."""
-    votes = torch.tensor([int(flag)])
+    votes = torch.tensor([int(flag)], device=host.LOCATION)
     dist.all_reduce(votes, op=dist.ReduceOp.MIN)
     return bool(votes.item())
 

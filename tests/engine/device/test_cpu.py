@@ -18,6 +18,19 @@ ENGINE = Path(pliant.__file__).parent / "engine"
 NAMES = {"cpu", "cuda"}
 ATTRIBUTES = {"data_ptr", "numpy", "from_numpy", "frombuffer", "pin_memory"}
 
+MAKERS = {
+    "arange",
+    "as_tensor",
+    "empty",
+    "empty_strided",
+    "full",
+    "ones",
+    "randint",
+    "tensor",
+    "zeros",
+}
+"""Of ``torch``: without ``device=`` they make tensors where the script's default device is."""
+
 EXCEPTIONS = {
     ("reduce/accumulate.py", "data_ptr"): "noted for the next line",
     ("reduce/gradient_tree.py", "data_ptr"): "only compared, once per leaf and micro-batch",
@@ -40,6 +53,9 @@ def found_in(path: Path) -> Iterator[tuple[str, str, int]]:
                 yield name, attribute, node.lineno
             case ast.Call(func=ast.Name(id="memoryview")):
                 yield name, "memoryview", node.lineno
+            case ast.Call(func=ast.Attribute(ast.Name("torch"), maker)) if maker in MAKERS:
+                if all(keyword.arg != "device" for keyword in node.keywords):
+                    yield name, maker, node.lineno
             case _:
                 pass
 

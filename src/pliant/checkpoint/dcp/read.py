@@ -258,7 +258,7 @@ def _target(
     checkpoint: StoredCheckpoint, item: Item, given: torch.Tensor | None, part: TensorPart | None
 ) -> torch.Tensor:
     if given is None:
-        return torch.empty(item.shape, dtype=DTYPES[item.dtype])
+        return torch.empty(item.shape, dtype=DTYPES[item.dtype], device="cpu")
     shape = tuple(given.shape) if part is None else part.shape
     if shape != item.shape or given.dtype != DTYPES[item.dtype]:
         dtype = str(given.dtype).removeprefix("torch.")
@@ -293,7 +293,7 @@ def _put(box: torch.Tensor, memory: memoryview) -> None:
     """Copy checked bytes straight into a tensor; they need not be aligned for its type."""
     there = torch.frombuffer(memory[: box.nbytes], dtype=torch.uint8)
     is_direct = box.is_contiguous() and box.device.type == "cpu"
-    target = box if is_direct else torch.empty(box.shape, dtype=box.dtype)
+    target = box if is_direct else torch.empty(box.shape, dtype=box.dtype, device="cpu")
     target.reshape(-1).view(torch.uint8).copy_(there)
     if not is_direct:
         box.copy_(target)

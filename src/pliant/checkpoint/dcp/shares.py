@@ -272,7 +272,7 @@ def write_piece(box: torch.Tensor, out: Any) -> None:
     """
     box = box.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if box.numel() == 0:
-        torch.save(torch.empty(box.shape, dtype=box.dtype), out)
+        torch.save(torch.empty(box.shape, dtype=box.dtype, device="cpu"), out)
         return
     memory = box.reshape(-1).view(torch.uint8).numpy()
     if not memory.flags.writeable:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from pliant.core.errors import PliantError
+from pliant.engine.device import host
 
 Piece = tuple[int, torch.Tensor]
 """A member's rank, and what goes to it or comes from it."""
@@ -268,8 +269,8 @@ class Communicator(ABC):
         member among them.
         """
         others = self.others if ranks is None else [rank for rank in ranks if rank != self.rank]
-        token = torch.zeros(1, dtype=torch.uint8)
-        heard = torch.empty(len(others), 1, dtype=torch.uint8).unbind()
+        token = torch.zeros(1, dtype=torch.uint8, device=host.LOCATION)
+        heard = torch.empty(len(others), 1, dtype=torch.uint8, device=host.LOCATION).unbind()
         sends = [(rank, token) for rank in others]
         self.wait(self.post(sends=sends, receives=zip(others, heard, strict=True)))
 

@@ -48,7 +48,7 @@ _F_SEAL_FUTURE_WRITE = 0x10
 _LOOSE = 2
 """A window more than this many times as large as needed is replaced by a smaller one."""
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
+_NOTHING = torch.empty(0, dtype=torch.uint8, device=host.LOCATION)
 
 
 class WindowError(Exception):

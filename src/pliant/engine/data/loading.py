@@ -179,13 +179,17 @@ class SlotLoader:
         self._iterator: Iterator[Fetched | None] | None = None
 
     def open(self) -> None:
-        """Start the loader workers; before the first process group is connected."""
-        if self._report is None:
+        """Start the loader workers; before the first process group is connected.
+
+        Samples are in host memory, whatever default device the script has set: torch draws a seed
+        there, which a forked process cannot.
+        """
+        if self._report is not None:
+            self._report.open()
+        with torch.device(host.LOCATION):
             self._iterator = iter(self._loader)
-            return
-        self._report.open()
-        self._iterator = iter(self._loader)
-        self._report.begun()
+        if self._report is not None:
+            self._report.begun()
 
     def samples(self) -> SampleWords:
         """Return a few samples in words, once they are fetched; once, after ``open``."""

@@ -26,6 +26,7 @@ from pliant.core.step.batching import Node
 from pliant.engine import probe, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
+from pliant.engine.device import host
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.gradient_tree import Position, ValueSums, positions
 from pliant.engine.sharding.stages import Shapes, Stages
@@ -342,7 +343,7 @@ class Slots:
         """Return what a slot says beside its gradients; None if it is absent."""
         if slot is None or slot.loss is None:
             return None
-        values = torch.zeros(self.width, dtype=torch.float64)
+        values = torch.zeros(self.width, dtype=torch.float64, device=host.LOCATION)
         told = (slot.loss * slot.weight, slot.weight, 1.0, self._sums.is_invalid)
         values[:_PRESENCE] = values.new_tensor(told)
         presence = values[_PRESENCE : _PRESENCE + self._num_parameters]

@@ -22,6 +22,7 @@ from pliant.core.errors import UsageError
 from pliant.core.step.passes import Pass, passes
 from pliant.engine.data.loading import BatchRequest
 from pliant.engine.data.slots import Attempt, Backwards, Slots
+from pliant.engine.device import host
 from pliant.engine.reduce.gradient_tree import Position
 from pliant.engine.sharding.stages import Shapes
 
@@ -121,7 +122,7 @@ class TeamSlots(Slots):
             own_leaves, together = self._sums.take_leaves()
             own = self._values(slot, [*own_leaves, *together]) if is_own else None
             if own is None:
-                own, own_leaves = torch.zeros(self.width).double(), {}
+                own, own_leaves = torch.zeros(self.width, device=host.LOCATION).double(), {}
             values = self._team.gather_values(own)
             present = [self.present_in(one) for one in values]
             leaves = self._team.gather_leaves(own_leaves, present)

@@ -45,7 +45,7 @@ def lasting(numel: int, dtype: torch.dtype) -> torch.Tensor:
     """
     size = numel * dtype.itemsize
     if size < LARGE_BYTES:
-        return torch.empty(numel, dtype=dtype)
+        return torch.empty(numel, dtype=dtype, device="cpu")
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = _map(size, mmap.PROT_READ | mmap.PROT_WRITE, flags, align=LARGE_BYTES)
     # Whole ones: none is to take more memory than asked for.

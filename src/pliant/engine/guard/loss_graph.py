@@ -120,7 +120,7 @@ def _nodes(root: Any) -> Iterator[Any]:
 def _recorded() -> int:
     """Return a number above those of all operations that autograd has recorded in this thread."""
     with torch.enable_grad():
-        return _number_of(torch.zeros((), requires_grad=True).clone().grad_fn)
+        return _number_of(torch.zeros((), requires_grad=True, device=host.LOCATION).clone().grad_fn)
 
 
 def _number_of(node: Any) -> int:

@@ -21,6 +21,7 @@ from pliant.core.membership.resolve import Header, Resolution, resolve
 from pliant.core.values import Order
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
+from pliant.engine.device import host
 from pliant.engine.guard.comparison import ASPECTS, UNKNOWN, part_with_the_wrong
 from pliant.engine.member.membership_port import Condition, Ending, VoteRequests
 from pliant.engine.member.runtime import ProtocolRuntime
@@ -76,7 +77,9 @@ def meet(
         UsageError: some survivors left the loop early and others did not.
     """
     header = protocol.header(runtime.member)
-    row = torch.tensor([*header.to_ints(), *map(int, flags), pace_us], dtype=torch.int64)
+    row = torch.tensor(
+        [*header.to_ints(), *map(int, flags), pace_us], dtype=torch.int64, device=host.LOCATION
+    )
     with runtime.waits(order.generation):
         rows = group.all_gather(row).tolist()
     headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
@@ -161,7 +164,7 @@ class StepMetadata(NamedTuple):
     def exchange(self, group: Group) -> list[StepMetadata]:
         """Return what each member says, in rank order.  All members must call."""
         numbers = (self.ready, self.stop, self.save, self.slot_us)
-        row = torch.tensor([*numbers, *self.digests], dtype=torch.int64)
+        row = torch.tensor([*numbers, *self.digests], dtype=torch.int64, device=host.LOCATION)
         rows = group.all_gather(row).tolist()
         return [
             StepMetadata(ready, stop, save, slot_us, tuple(digests))

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from pliant.engine.device import host
+
 Described = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 BUCKET_BYTES = 10 * 1024 * 1024
@@ -69,7 +71,7 @@ class Bucket:
 
     def empty(self) -> torch.Tensor:
         """Return a new flat buffer with arbitrary content."""
-        return torch.empty(self.numel, dtype=self.dtype)
+        return torch.empty(self.numel, dtype=self.dtype, device=host.LOCATION)
 
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return every parameter's view of a flat buffer by name."""

@@ -19,6 +19,7 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.step.batching import Node, merge_plan
+from pliant.engine.device import host
 from pliant.engine.local_tensors import local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry
 
@@ -140,7 +141,10 @@ class ValueSums:
     def begin(self, num_partials: int) -> None:
         """Start an attempt at a step."""
         self._stack.clear()
-        self._flats = [torch.empty(self._numel, dtype=torch.float64) for _ in range(num_partials)]
+        self._flats = [
+            torch.empty(self._numel, dtype=torch.float64, device=host.LOCATION)
+            for _ in range(num_partials)
+        ]
 
     def push(
         self, values: torch.Tensor | None, *, merges: int, part: int, is_last_of_part: bool

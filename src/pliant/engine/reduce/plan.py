@@ -14,6 +14,7 @@ from itertools import accumulate, chain, pairwise
 import torch
 
 from pliant.core.step import batching
+from pliant.engine.device import host
 
 _ALIGN = 16
 """Shards begin at multiples of this many elements: 64 bytes of float32, a cache line."""
@@ -165,7 +166,8 @@ class BlockwiseFold:
         self._plan = plan
         highest = max((target for _, _, target in plan.additions), default=plan.num_partials)
         self._inner = [
-            torch.empty(_BLOCK_BYTES, dtype=torch.uint8) for _ in range(highest - plan.num_partials)
+            torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=host.LOCATION)
+            for _ in range(highest - plan.num_partials)
         ]
 
     def fold(

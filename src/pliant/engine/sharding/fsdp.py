@@ -81,8 +81,12 @@ class SlotGradients:
     def _exchange(
         self, number: int, output: torch.Tensor, whole: torch.Tensor, group: dist.ProcessGroup
     ) -> None:
-        said = [torch.zeros(2, dtype=torch.int64) for _ in range(group.size())]
-        dist.all_gather(said, torch.tensor([number, whole.numel()]), group=group)
+        said = [
+            torch.zeros(2, dtype=torch.int64, device=host.LOCATION) for _ in range(group.size())
+        ]
+        dist.all_gather(
+            said, torch.tensor([number, whole.numel()], device=host.LOCATION), group=group
+        )
         if len({tuple(one.tolist()) for one in said}) > 1:
             raise UsageError(
                 "a sharded parameter was used in one micro-batch and not in another that was "

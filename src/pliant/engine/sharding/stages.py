@@ -77,7 +77,9 @@ class Stages:
             UsageError: nobody has.
         """
         row = [0.0, 0.0, 0.0] if loss is None else [1.0, loss, weight]
-        for has_loss, its_loss, its_weight in self._gathered(torch.tensor(row).double()).tolist():
+        for has_loss, its_loss, its_weight in self._gathered(
+            torch.tensor(row, device=host.LOCATION).double()
+        ).tolist():
             if has_loss:
                 return its_loss, its_weight
         raise UsageError(
@@ -103,13 +105,13 @@ class Stages:
 
     def any_has(self, flag: bool) -> bool:
         """Return whether it is true on any stage."""
-        return bool(self._gathered(torch.tensor(int(flag))).any())
+        return bool(self._gathered(torch.tensor(int(flag), device=host.LOCATION)).any())
 
     def gather_texts(self, text: str) -> list[str]:
         """Return what each stage says."""
         said = host.tensor_of(bytearray(text.encode()))
-        sizes = self._gathered(torch.tensor(said.numel())).tolist()
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        sizes = self._gathered(torch.tensor(said.numel(), device=host.LOCATION)).tolist()
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=host.LOCATION)
         padded[: said.numel()] = said
         rows = self._gathered(padded)
         return [
@@ -128,14 +130,18 @@ class Stages:
             return whole
         is_first = self._group.rank() == 0
         if stage == 0 or not math.prod(shape):
-            return torch.empty(tuple(shape), dtype=dtype) if is_first and whole is None else whole
+            return (
+                torch.empty(tuple(shape), dtype=dtype, device=host.LOCATION)
+                if is_first and whole is None
+                else whole
+            )
         if whole is not None:
             flat = whole.contiguous().reshape(-1).view(torch.uint8)
             dist.send(flat, group=self._group, group_dst=0)
             return None
         if not is_first:
             return None
-        received = torch.empty(tuple(shape), dtype=dtype)
+        received = torch.empty(tuple(shape), dtype=dtype, device=host.LOCATION)
         dist.recv(received.reshape(-1).view(torch.uint8), group=self._group, group_src=stage)
         return received
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.engine.device import host
 from pliant.engine.local_tensors import local_of, sharded_like
 
 FILLS = (
@@ -106,8 +107,8 @@ def _itself(whole: torch.Tensor, sharded: Any) -> torch.Tensor:
 def _spread(local: torch.Tensor, sharded: Any) -> torch.Tensor:
     """Return a whole tensor that has this part where it belongs."""
     size = torch.Size(sharded.shape)
-    places = _part(torch.arange(size.numel()).reshape(size), sharded)
-    flat = torch.zeros(size.numel(), dtype=local.dtype)
+    places = _part(torch.arange(size.numel(), device=host.LOCATION).reshape(size), sharded)
+    flat = torch.zeros(size.numel(), dtype=local.dtype, device=host.LOCATION)
     flat[places.reshape(-1)] = local.detach().reshape(-1)
     return _empty_whole(sharded).copy_(flat.reshape(size))
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.device import here
+from pliant.engine.device import here, host
 
 RULES = frozenset({"mean", "agree", "sum", "max", "local"})
 
@@ -111,7 +111,7 @@ class _Buffer:
         self.module = model.get_submodule(path)
         self.tensor = tensor
         self.shape = tensor.shape
-        self.start = torch.empty(0)
+        self.start = torch.empty(0, device=host.LOCATION)
         self.num_slots = num_slots
         self.width = self._width(tensor.numel() * (2 if tensor.is_complex() else 1))
 
@@ -272,7 +272,9 @@ _OF_RANGE = ("scale", "zero_point")
 
 def observes(module: torch.nn.Module) -> bool:
     """Whether it is a fake quantiser that sets its range by what it sees."""
-    return _is_fake_quantiser(module) and bool(torch.as_tensor(module.observer_enabled).any())
+    return _is_fake_quantiser(module) and bool(
+        torch.as_tensor(module.observer_enabled, device=host.LOCATION).any()
+    )
 
 
 def _is_fake_quantiser(module: torch.nn.Module) -> bool:

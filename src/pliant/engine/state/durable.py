@@ -30,6 +30,7 @@ from pliant.core.values import (
     Incarnation,
     Lineage,
 )
+from pliant.engine.device import host
 from pliant.engine.local_tensors import TensorPart, is_sharded, part_of
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.state.tagged_codec import DTYPES, LARGE, WORDS, Memory, encode
@@ -389,7 +390,7 @@ class StagedDescriber(Describer):
         (stage,) = self._stages.coordinates
         for number, one in enumerate(everybodys):
             for name, word, shape, _ in one["document"]["tensors"]:
-                tensors[name] = torch.empty(0, dtype=DTYPES[word])
+                tensors[name] = torch.empty(0, dtype=DTYPES[word], device=host.LOCATION)
                 parts[name] = _part(shape, is_here=number == stage, is_first=False)
         for name, tensor in own.items():
             whole = _part(tensor.shape, is_here=True, is_first=self._is_first)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.device import here
+from pliant.engine.device import here, host
 from pliant.engine.fingerprint import memory_of, walk
 from pliant.engine.local_tensors import is_sharded, local_of, sharded_like
 from pliant.engine.state.tagged_codec import CodecError, encode
@@ -255,7 +255,10 @@ def _attributes(optimizer: Optimizer) -> dict[str, Any]:
 
 @cache
 def _usual() -> frozenset[str]:
-    return frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) | _OF_SCHEDULERS
+    return (
+        frozenset(vars(torch.optim.SGD([torch.zeros(1, device=host.LOCATION)], lr=0.1)))
+        | _OF_SCHEDULERS
+    )
 
 
 def _flat(value: Any) -> Iterator[Any]:

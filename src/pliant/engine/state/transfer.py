@@ -156,7 +156,9 @@ class _Parties:
         mixed = tensors if len(self.survivors) > 1 else ()
         digests = repr([here.device.word(tensor) for tensor in mixed]).encode()
         content = xxhash.xxh3_64_intdigest(digests) >> 1
-        rows = comm.rows(torch.tensor([*stamp, len(raw), digest, content])).tolist()
+        rows = comm.rows(
+            torch.tensor([*stamp, len(raw), digest, content], device=host.LOCATION)
+        ).tolist()
         first = rows[self.survivors[0]]
         for rank in (*self.survivors, *self.joiners):
             if rows[rank][:3] != first[:3]:
@@ -214,7 +216,7 @@ def _send(
         transfers.append(comm.post(sends=[(joiner, data) for joiner in parties.joiners]))
         # While the system sends: nothing changes the state, so later is early enough.
         digests.append(_digest(data, _seed(parties.stamp, digest, chunk.index)))
-    sent_digest = torch.tensor(digests, dtype=torch.int64)
+    sent_digest = torch.tensor(digests, dtype=torch.int64, device=host.LOCATION)
     if digests:
         transfers.append(comm.post(sends=[(joiner, sent_digest) for joiner in parties.joiners]))
     comm.wait(*transfers)
@@ -236,7 +238,7 @@ def _receive(
     allocate: Callable[[Any, Sequence[TensorSpec]], Sequence[torch.Tensor]],
 ) -> Any:
     length, digest = parties.agree(comm, b"")
-    raw = torch.empty(length, dtype=torch.uint8)
+    raw = torch.empty(length, dtype=torch.uint8, device=host.LOCATION)
     comm.broadcast(raw, parties.survivors[0])
     manifest = _Manifest.from_bytes(bytes(host.bytes_of(raw)))
     tensors = list(allocate(tagged_codec.decode(manifest.document), manifest.specs))
@@ -278,7 +280,7 @@ def _fill(
     for sender in parties.survivors:
         count = sum(chunk.sender == sender for chunk in chunks)
         if count:
-            theirs = torch.empty(count, dtype=torch.int64)
+            theirs = torch.empty(count, dtype=torch.int64, device=host.LOCATION)
             sent_digests[sender] = (theirs, comm.post(receives=[(sender, theirs)]))
     mine: dict[int, list[int]] = {sender: [] for sender in sent_digests}
     for chunk, (data, transfer) in zip(chunks, posted, strict=True):
@@ -299,7 +301,7 @@ def _expect(
     if len(chunk.segments) == 1:
         data = targets[first.tensor][first.start : first.stop]
     else:
-        data = torch.empty(chunk.nbytes, dtype=torch.uint8)
+        data = torch.empty(chunk.nbytes, dtype=torch.uint8, device=host.LOCATION)
     return data, comm.post(receives=[(chunk.sender, data)])
 
 
@@ -334,7 +336,7 @@ class TensorSpec:
 
     def empty(self) -> torch.Tensor:
         """Allocate a tensor like it."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=host.LOCATION)
 
     @property
     def nbytes(self) -> int:
