@@ -68,7 +68,10 @@ class SimulatedPool:
         """Devices held by inference."""
 
         self.groups: Sequence[DeviceGroup] = ()
-        self.core = kinds.new_kinded_pool(devices, kinds=device_kinds, classes=classes, teams=teams)
+        beginning = kinds.PoolBeginning(
+            devices=devices, kinds=device_kinds, classes=tuple(classes), teams=tuple(teams)
+        )
+        self.core = kinds.begun(beginning, now_s=0.0)
         self.num_events = 0
         self._untold: deque[Event] = deque()
 

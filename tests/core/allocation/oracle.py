@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 from pliant.core.allocation.admission import MOST_AT_ONCE
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.ordered import Ordered
-from pliant.core.allocation.state import LISTS, ClaimEntry, Group, Pool
+from pliant.core.allocation.state import LISTS, ClaimEntry, Group, Keys, Pool
 from pliant.core.allocation.values import Team
 from pliant.core.table import Table
 
@@ -330,7 +329,7 @@ def rebuilt(pool: Pool) -> Pool:
         pool,
         held=0,
         entries=type(pool.entries)(),
-        lists=Table({name: Table[Group, Ordered]() for name in LISTS}),
+        lists=Table({name: Table[Group, Keys]() for name in LISTS}),
         share=0,
         used=Table(),
         takeable=Table(),

@@ -29,10 +29,14 @@ from pliant.core.allocation import (
     step,
     summary,
 )
-from pliant.core.allocation.kinds import KindedPool
+from pliant.core.allocation.kinds import KindedPool, PoolBeginning
 from pliant.core.errors import ConfigError
 
 KINDS = ("cuda", "cpu", "cuda", "cpu", "cuda")
+
+
+def idle(kinds_: tuple[str, ...]) -> KindedPool:
+    return kinds.begun(PoolBeginning(devices=len(kinds_), kinds=kinds_), now_s=0.0)
 
 
 def tell(pool: KindedPool, event: Any, now_s: float = 0.0) -> tuple[KindedPool, tuple[Action, ...]]:
@@ -44,7 +48,7 @@ def claim(name: str, kind: str = "", low: int = 1, high: int = 1, **more: Any) -
 
 
 def test_a_claim_gets_devices_of_its_kind_and_of_the_first_if_it_asks_for_none() -> None:
-    pool = kinds.new_kinded_pool(5, kinds=KINDS)
+    pool = idle(KINDS)
 
     pool, (grant,) = tell(pool, Asked(claim=claim("a", "cpu", 1, 5)))
     pool, (other,) = tell(pool, Asked(claim=claim("b", "", 1, 2)))
@@ -66,7 +70,7 @@ def test_a_claim_gets_devices_of_its_kind_and_of_the_first_if_it_asks_for_none()
     ],
 )
 def test_what_no_kind_can_meet_is_refused(asks: Claim, sentence: str) -> None:
-    pool, _ = tell(kinds.new_kinded_pool(5, kinds=KINDS), Asked(claim=claim("known", "cpu")))
+    pool, _ = tell(idle(KINDS), Asked(claim=claim("known", "cpu")))
 
     after, (refused,) = tell(pool, Asked(claim=asks))
 
@@ -75,9 +79,7 @@ def test_what_no_kind_can_meet_is_refused(asks: Claim, sentence: str) -> None:
 
 
 def test_a_claim_that_waits_hears_of_devices_of_its_kind_alone() -> None:
-    pool, _ = tell(
-        kinds.new_kinded_pool(5, kinds=KINDS), Cordoned(devices=(0, 1), note="by ada: fan")
-    )
+    pool, _ = tell(idle(KINDS), Cordoned(devices=(0, 1), note="by ada: fan"))
     pool, _ = tell(pool, Asked(claim=claim("a", "cpu", 2, 2)))
 
     assert kinds.why_of(pool, "a") == (
@@ -86,7 +88,7 @@ def test_a_claim_that_waits_hears_of_devices_of_its_kind_alone() -> None:
 
 
 def test_a_pool_without_kinds_knows_none() -> None:
-    pool = kinds.new_kinded_pool(2)
+    pool = kinds.begun(PoolBeginning(devices=2), now_s=0.0)
 
     _, (refused,) = tell(pool, Asked(claim=claim("a", "cuda")))
     _, (given,) = tell(pool, Asked(claim=claim("a")))
@@ -96,7 +98,7 @@ def test_a_pool_without_kinds_knows_none() -> None:
 
 
 def test_what_one_kind_cannot_have_changes_none() -> None:
-    pool, _ = tell(kinds.new_kinded_pool(5, kinds=KINDS), Asked(claim=claim("a", "cpu", 2, 2)))
+    pool, _ = tell(idle(KINDS), Asked(claim=claim("a", "cpu", 2, 2)))
 
     with pytest.raises(ConfigError, match="is below the minimum of 2 of its claim a"):
         tell(pool, TeamSet(team=Team(name="default", quota=1, borrow_limit=0)))
@@ -139,7 +141,7 @@ events = st.one_of(
 @given(st.lists(events, max_size=25))
 def test_each_kind_is_as_a_pool_of_its_devices_alone(happens: list[Any]) -> None:
     """And nobody is given a device of another kind, nor one that somebody has."""
-    pool = kinds.new_kinded_pool(5, kinds=KINDS)
+    pool = idle(KINDS)
     alone = {
         kind: new_pool(5, foreign=[at for at, other in enumerate(KINDS) if other != kind])
         for kind in ("cuda", "cpu")

@@ -3,64 +3,24 @@
 from __future__ import annotations
 
 import math
-import pickle
 from dataclasses import fields
-from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.core.allocation import Asked, demand, new_pool, standing, state, step
-from pliant.core.allocation.ordered import Directory, Ordered
 from pliant.core.allocation.values import Claim
 from pliant.core.tenancy import Demand
 
-keys = st.tuples(st.integers(0, 300))
-changes = st.lists(st.tuples(st.booleans(), keys), max_size=200)
 
+@given(start=st.sets(st.integers(0, 30)), number=st.integers(0, 30))
+def test_a_list_stays_sorted(start: set[int], number: int) -> None:
+    keys = tuple((one,) for one in sorted(start - {number}))
+    longer = state.added(keys, (number,))
 
-@settings(max_examples=15)
-@given(start=st.lists(keys, max_size=300), changes=changes)
-def test_an_ordered_list_is_a_sorted_set_and_never_changes(
-    start: list[tuple[int]], changes: list[tuple[bool, tuple[int]]]
-) -> None:
-    ordered, expected = Ordered(start), set(start)
-
-    for is_added, key in changes:
-        before, was = ordered, list(ordered)
-        ordered = ordered.add(key) if is_added else ordered.discard(key)
-        expected = expected | {key} if is_added else expected - {key}
-        assert list(before) == was
-
-    assert list(ordered) == sorted(expected)
-    assert ordered == Ordered(expected)
-    assert hash(ordered) == hash(Ordered(expected))
-    if expected:
-        assert [ordered.first, ordered.second] == [*sorted(expected), None][:2]
-
-
-@settings(max_examples=15)
-@given(
-    changes=st.lists(
-        st.dictionaries(st.text(max_size=2), st.none() | st.integers(0, 9)), max_size=9
-    )
-)
-def test_a_directory_is_a_dict_and_never_changes(changes: list[dict[str, int | None]]) -> None:
-    directory: Directory[int] = Directory()
-    expected: dict[str, int] = {}
-
-    for change in changes:
-        before, was = directory, dict(directory.items())
-        directory = directory.changed(change)
-        expected = {k: v for k, v in (expected | change).items() if v is not None}
-        assert dict(before.items()) == was
-
-    assert dict(directory.items()) == expected
-    assert set(directory) == set(expected)
-    assert directory == Directory(expected.items()) == pickle.loads(pickle.dumps(directory))
-    assert all(directory.get(name) == value for name, value in expected.items())
-    assert directory.get("not there") is None
+    assert longer == tuple(sorted((*keys, (number,))))
+    assert state.without(longer, (number,)) == keys
 
 
 @settings(max_examples=40)
@@ -142,18 +102,6 @@ def test_where_several_devices_only_pay_together_the_step_to_all_of_them_counts(
     assert demand.rise(None, 8, 8, 4)[:2] == (1, 4)
     assert demand.rise(None, 8, 8, 4).gain == pytest.approx(math.log(2) / 4)
     assert demand.rise(None, 7, 8, 4).gain == 0.0
-
-
-def test_a_name_is_found_without_looking_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = Directory((f"j{number}", number) for number in range(1000))
-
-    def looks_at_all(_: object) -> NoReturn:
-        raise AssertionError("it looks at every name")
-
-    monkeypatch.setattr(Directory, "__iter__", looks_at_all)
-
-    assert "j7" in directory
-    assert "j1000" not in directory
 
 
 def test_the_claim_of_a_demand_has_all_of_it() -> None:

@@ -20,7 +20,6 @@ from typing import Literal
 
 from pliant.core.allocation import demand, state
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.ordered import NOTHING, Key
 from pliant.core.allocation.preemption import (
     Bar,
     Cut,
@@ -43,6 +42,7 @@ from pliant.core.allocation.state import (
     WAITING,
     ClaimEntry,
     Group,
+    Key,
 )
 from pliant.core.text import counted
 
@@ -122,7 +122,7 @@ def holder(draft: Draft, request: TakeRequest) -> TakeRequest | None:
     claims that keep the devices from it, and not its team's limit or the size of the pool.  An
     increment may use what is idle meanwhile if it can be taken back.
     """
-    for key in draft.lists[IMPATIENT].get((), NOTHING):
+    for key in draft.lists[IMPATIENT].get((), ()):
         first = request_of(draft, draft.entry(key[-1]))
         if first is None or first.count > min(draft.room(first.entry.claim.team), draft.usable):
             continue
@@ -157,7 +157,7 @@ def _requeue(draft: Draft, queue: list[tuple[Rank, str, Group]], name: str, grou
 def _place(draft: Draft, kind: str, group: Group) -> Rank | None:
     """Return the rank of the first request of a list, read off its key; None: it is empty."""
     keys = draft.lists[kind].get(group)
-    return None if keys is None else _rank(draft, kind, group, keys.first)
+    return None if keys is None else _rank(draft, kind, group, keys[0])
 
 
 def _next_place(
@@ -165,9 +165,9 @@ def _next_place(
 ) -> Rank | None:
     """Return the rank of whoever comes after the first of a list; None: nobody."""
     places = [queue[0][0]] if queue else []
-    second = draft.lists[kind][group].second
-    if second is not None:
-        places.append(_rank(draft, kind, group, second))
+    keys = draft.lists[kind][group]
+    if len(keys) > 1:
+        places.append(_rank(draft, kind, group, keys[1]))
     return min(places, default=None)
 
 
@@ -264,9 +264,9 @@ def rebalance(draft: Draft) -> bool:
     with every move, so that this ends.
     """
     found = [
-        keys.first
+        keys[0]
         for (_, _, _, useful), keys in draft.lists[GROWING].items()
-        if -keys.first[0] * useful >= draft.rules.min_gain
+        if -keys[0][0] * useful >= draft.rules.min_gain
     ]
     return any(_moved(draft, draft.entry(name)) for _, _, name in sorted(found))
 
@@ -301,14 +301,13 @@ def _moved(draft: Draft, entry: ClaimEntry) -> bool:
 def _cheapest(draft: Draft, request: TakeRequest, *, only_own: bool) -> ClaimEntry | None:
     """Return the equal that loses least; the one who asks is none of them."""
     own, value = request.entry.claim.team, request.entry.value
-    found = []
+    found: list[Key] = []
     for team in draft.teams if not only_own else (own,):
-        keys = draft.lists[RESTED].get((team, value))
+        keys = draft.lists[RESTED].get((team, value), ())
         if not keys:
             continue
-        if bar(draft, request, CUTTABLE, team, value, among_equals=True) is not Bar.NONE:
-            continue
-        found += [key for key, _ in zip(keys, range(2), strict=False)]
+        if bar(draft, request, CUTTABLE, team, value, among_equals=True) is Bar.NONE:
+            found += keys[:2]
     names = [key[-1] for key in sorted(found) if key[-1] != request.entry.name]
     return draft.entry(names[0]) if names else None
 
@@ -334,7 +333,7 @@ def deliver(draft: Draft) -> None:
     A minimum is handed over at once, and only in sizes that the claim takes.  Whoever comes first
     and cannot be completed yet keeps the later ones waiting: what they are promised is on its way.
     """
-    for key in draft.lists[EXPECTING].get((), NOTHING):
+    for key in draft.lists[EXPECTING].get((), ()):
         entry = draft.entry(key[-1])
         free = draft.free
         room = draft.limit - (draft.held & ~draft.drained).bit_count()

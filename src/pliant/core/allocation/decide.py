@@ -86,9 +86,9 @@ def step(pool: Pool, event: values.Event, *, now_s: float) -> tuple[Pool, values
 
 
 def next_deadline_s(pool: Pool) -> float:
-    """Return when to send ``Ticked`` if nothing happens before; inf: no need to."""
+    """Return when to send ``TimePassed`` if nothing happens before; inf: no need to."""
     alarms = pool.lists[ALARMS].get(())
-    return float(alarms.first[0]) if alarms else NEVER
+    return float(alarms[0][0]) if alarms else NEVER
 
 
 # --- events
@@ -117,8 +117,8 @@ def _says_nothing(pool: Pool, event: values.Event) -> bool:
 def _wake(draft: Draft) -> list[values.Action]:
     """End the waits that are over."""
     found: list[values.Action] = []
-    while (alarms := draft.lists[ALARMS].get(())) and alarms.first[0] <= draft.now_s:
-        _, what, name = alarms.first
+    while (alarms := draft.lists[ALARMS].get(())) and alarms[0][0] <= draft.now_s:
+        _, what, name = alarms[0]
         entry = draft.entry(name)
         match what:
             case "wait":

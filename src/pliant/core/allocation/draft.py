@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from typing import TypeVar
 
 from pliant.core.allocation import state
-from pliant.core.allocation.ordered import NOTHING
 from pliant.core.allocation.state import NEVER, ClaimEntry, Group, Pool
 from pliant.core.table import Table
 
@@ -37,9 +36,6 @@ class Draft:
         self.used = dict(pool.used)
         self.takeable = dict(pool.takeable)
         self.lists = {name: dict(groups) for name, groups in pool.lists.items()}
-        self.relisted: set[str] = set()
-        """Lists that have changed."""
-
         self.changed: dict[str, ClaimEntry | None] = {}
         self.for_: dict[str, str] = {}
         """For whom each claim was cut."""
@@ -78,7 +74,7 @@ class Draft:
 
     def first(self, kind: str, group: Group) -> ClaimEntry:
         """Return the first entry of a list that is there."""
-        return self.entry(self.lists[kind][group].first[-1])
+        return self.entry(self.lists[kind][group][0][-1])
 
     def share_before(self, name: str) -> int:
         """Return the share that a claim had before this event."""
@@ -157,29 +153,30 @@ class Draft:
 
     def pool(self) -> Pool:
         """Return the draft as a value."""
-        before = self.before
-        lists = {
-            name: Table(groups) if name in self.relisted else before.lists[name]
-            for name, groups in self.lists.items()
-        }
         return Pool(
             size=self.size,
             limit=self.limit,
-            classes=_kept(before.classes, self.classes),
-            teams=_kept(before.teams, self.teams),
+            classes=Table(self.classes),
+            teams=Table(self.teams),
             rules=self.rules,
             is_open=self.is_open,
             held=self.held,
             cordoned=self.cordoned,
             drained=self.drained,
-            foreign=before.foreign,
+            foreign=self.before.foreign,
             notes=self.notes,
-            entries=before.entries.changed(self.changed) if self.changed else before.entries,
-            lists=Table(lists),
+            entries=self._entries(),
+            lists=Table({name: Table(groups) for name, groups in self.lists.items()}),
             share=self.share,
             used=Table(self.used),
             takeable=Table(self.takeable),
         )
+
+    def _entries(self) -> Table[str, ClaimEntry]:
+        if not self.changed:
+            return self.before.entries
+        entries = {**self.before.entries, **self.changed}
+        return Table({name: entry for name, entry in entries.items() if entry is not None})
 
     def _count(self, entry: ClaimEntry, sign: int = 1) -> None:
         self.share += sign * entry.share
@@ -195,8 +192,7 @@ class Draft:
         for kind, group, key in old:  # a handful of places: no set is needed
             if (kind, group, key) in new:
                 continue
-            self.relisted.add(kind)
-            left = self.lists[kind][group].discard(key)
+            left = state.without(self.lists[kind][group], key)
             if left:
                 self.lists[kind][group] = left
             else:
@@ -204,9 +200,8 @@ class Draft:
         for kind, group, key in new:
             if (kind, group, key) in old:
                 continue
-            self.relisted.add(kind)
             groups = self.lists[kind]
-            groups[group] = groups.get(group, NOTHING).add(key)
+            groups[group] = state.added(groups.get(group, ()), key)
 
 
 def _add(sums: dict[K, int], key: K, count: int) -> None:
@@ -216,7 +211,3 @@ def _add(sums: dict[K, int], key: K, count: int) -> None:
         sums[key] = total
     else:
         sums.pop(key, None)
-
-
-def _kept(before: Table, after: dict) -> Table:  # type: ignore[type-arg]
-    return before if before == after else Table(after)

@@ -9,7 +9,7 @@ A device of another kind is to an allocation one that is cordoned for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pliant.core.allocation import claim_state, values
@@ -31,29 +31,48 @@ class KindedPool:
     pools: Table[str, Pool]
 
 
-def new_kinded_pool(
-    devices: int,
-    *,
-    kinds: tuple[str, ...] = (),
-    classes: Iterable[values.PriorityClass] = values.CLASSES,
-    teams: Iterable[values.Team] = (),
-    rules: values.PoolRules | None = None,
-    is_open: bool = True,
-) -> KindedPool:
-    """Return a pool of idle devices; see ``new_pool``."""
-    classes, teams = tuple(classes), tuple(teams)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBeginning:
+    """A pool before anybody has a claim."""
+
+    devices: int
+    """As many as there ever were."""
+
+    kinds: tuple[str, ...] = ()
+    """Of each device, by its number; empty: none has a kind."""
+
+    classes: tuple[PriorityClass, ...] = CLASSES
+    teams: tuple[Team, ...] = ()
+    rules: PoolRules = PoolRules()  # noqa: RUF009 - frozen
+    is_open: bool = True
+    """False: nothing is given or taken before ``Opened``."""
+
+    events: tuple[Event, ...] = ()
+    """What is set besides."""
+
+
+def begun(beginning: PoolBeginning, *, now_s: float) -> KindedPool:
+    """Return the pool that begins like this.
+
+    Raises:
+        ConfigError: something of it is impossible.
+    """
+    kinds = beginning.kinds
     pools = {
         kind: new_pool(
-            devices,
-            classes=classes,
-            teams=teams,
-            rules=rules,
-            is_open=is_open,
+            beginning.devices,
+            classes=beginning.classes,
+            teams=beginning.teams,
+            rules=beginning.rules,
+            is_open=beginning.is_open,
             foreign=[at for at, other in enumerate(kinds) if other != kind],
         )
         for kind in dict.fromkeys(kinds or ("",))
     }
-    return KindedPool(kinds=kinds, pools=Table(pools))
+    pool = KindedPool(kinds=kinds, pools=Table(pools))
+    for event in beginning.events:
+        pool, _ = step_kinds(pool, event, now_s=now_s)
+    return pool
 
 
 def step_kinds(
@@ -176,45 +195,3 @@ def _step_one(
 ) -> tuple[KindedPool, values.Actions]:
     one, actions = step(pool.pools[kind], event, now_s=now_s)
     return replace(pool, pools=pool.pools.put(kind, one)), actions
-
-
-# --- a pool before anybody has a claim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolBeginning:
-    """All that the core of a pool begins with."""
-
-    devices: int
-    """As many as there ever were."""
-
-    kinds: tuple[str, ...] = ()
-    """Of each device, by its number; empty: none has a kind."""
-
-    classes: tuple[PriorityClass, ...] = CLASSES
-    teams: tuple[Team, ...] = ()
-    rules: PoolRules = PoolRules()  # noqa: RUF009 - frozen
-    is_open: bool = True
-    """False: nothing is given or taken before ``Opened``."""
-
-    events: tuple[Event, ...] = ()
-    """What is set besides."""
-
-
-def begun(beginning: PoolBeginning, *, now_s: float) -> KindedPool:
-    """Return the pool that begins like this.
-
-    Raises:
-        ConfigError: something of it is impossible.
-    """
-    pool = new_kinded_pool(
-        beginning.devices,
-        kinds=beginning.kinds,
-        classes=beginning.classes,
-        teams=beginning.teams,
-        rules=beginning.rules,
-        is_open=beginning.is_open,
-    )
-    for event in beginning.events:
-        pool, _ = step_kinds(pool, event, now_s=now_s)
-    return pool

@@ -15,8 +15,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.ordered import Key
-from pliant.core.allocation.state import CUTTABLE, DROPPABLE, NEVER, ClaimEntry
+from pliant.core.allocation.state import CUTTABLE, DROPPABLE, NEVER, ClaimEntry, Key
 
 Rank = tuple[Any, ...]
 
@@ -248,7 +247,7 @@ def shed(draft: Draft, team: str | None, reason: str) -> None:
     for kind in (CUTTABLE, DROPPABLE):
         while excess() > 0:
             found = [
-                (draft.teams[whose].quota is not None and draft.owed(whose) >= 0, value, keys.first)
+                (draft.teams[whose].quota is not None and draft.owed(whose) >= 0, value, keys[0])
                 for (whose, value), keys in draft.lists[kind].items()
                 if team is None or whose == team
             ]
@@ -269,7 +268,7 @@ def _next_victim(
     """Return who is to give next: lowest class, newest claim."""
     only_own = short.anywhere <= 0 or short.own > 0
     found = [
-        (value, keys.first)
+        (value, keys[0])
         for (team, value), keys in draft.lists[kind].items()
         if (team == short.team or not only_own)
         and bar(draft, request, kind, team, value) is Bar.NONE

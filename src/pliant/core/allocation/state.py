@@ -11,13 +11,19 @@ up to more than there is (``usable``), so whatever is on its way is already some
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pliant.core.allocation import demand
-from pliant.core.allocation.ordered import Directory, Key, Ordered
 from pliant.core.allocation.values import Claim, PoolRules, PriorityClass, Team
 from pliant.core.table import Table
+
+Key = tuple[Any, ...]
+"""Of a claim in a list; its name comes last."""
+
+Keys = tuple[Key, ...]
+"""A list: sorted, without duplicates."""
 
 Group = tuple[Any, ...]
 """What a list is about; claims of one list differ in nothing that decides whether they can have
@@ -159,8 +165,8 @@ class Pool:
     notes: Table[int, str] = field(default_factory=Table)
     """By whom, since when and why a device is cordoned, as far as it was said."""
 
-    entries: Directory[ClaimEntry] = field(default_factory=Directory)
-    lists: Table[str, Table[Group, Ordered]] = field(
+    entries: Table[str, ClaimEntry] = field(default_factory=Table)
+    lists: Table[str, Table[Group, Keys]] = field(
         default_factory=lambda: Table({name: Table() for name in LISTS})
     )
     share: int = 0
@@ -219,6 +225,18 @@ def takeable(entry: ClaimEntry) -> tuple[tuple[Group, int], ...]:
     if entry.share and (entry.claim.can_suspend or not entry.held):
         found.append(((DROPPABLE, *level), min(entry.share, entry.base)))
     return tuple(found)
+
+
+def added(keys: Keys, key: Key) -> Keys:
+    """Return a list with this key, which it does not have."""
+    at = bisect_left(keys, key)
+    return (*keys[:at], key, *keys[at:])
+
+
+def without(keys: Keys, key: Key) -> Keys:
+    """Return a list without this key, which it has."""
+    at = bisect_left(keys, key)
+    return keys[:at] + keys[at + 1 :]
 
 
 def bits(devices: tuple[int, ...]) -> int:
