@@ -6,15 +6,14 @@ over at one moment, or one that was only slow, cost time and never a step.  No w
 compared: a coordinator raises a number every few seconds, and a candidate sees by its own clock for
 how long that number stood still.
 
-    candidate:  connected, or the number moves --> FOLLOW;  it stands still --> TAKE_OVER, in turn:
+    candidate:  connected, or the number moves --> follow;  it stands still --> take over, in turn:
                 soon where the coordinator's own host says that nobody listens at its place
-    coordinator: it sees that the register is its own --> STAY;  not for long --> STEP_DOWN
+    coordinator: it sees that the register is its own --> stay;  not for long --> step down
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 PATIENCE_S = 20.0
 """How long the sign of a coordinator stands still before another host takes over, in seconds: ten
@@ -36,13 +35,6 @@ STEP_DOWN_S = 15.0
 wait, so that its agents look for the next one when that begins."""
 
 
-class TakeoverAction(StrEnum):
-    """What a host does that may coordinate."""
-
-    FOLLOW = "follow"
-    TAKE_OVER = "take over"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSign:
     """What a coordinator writes beside the register while the register is its own."""
@@ -53,14 +45,6 @@ class CoordinatorSign:
     incarnation: int
     beat: int
     """How often it has seen that the register is its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeoverDecision:
-    """What a candidate does, and why."""
-
-    action: TakeoverAction
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +83,10 @@ def looking_again(now_s: float) -> Watch:
     return Watch(since_s=now_s, is_first=False)
 
 
-def decide_takeover(
+def why_take_over(
     watch: Watch | None, *, own_place: str, turn: int, is_connected: bool, now_s: float
-) -> TakeoverDecision:
-    """Say whether a host that may coordinate does so now.
+) -> str | None:
+    """Return why a host that may coordinate does so now; None: it does not.
 
     Args:
         watch: what it has seen; None: it has never been able to look.
@@ -111,36 +95,25 @@ def decide_takeover(
         is_connected: whether its agent has a coordinator.
         now_s: monotonic seconds, as those of ``looked``.
     """
-    if is_connected:
-        return _follow("its agent has a coordinator")
-    if watch is None:
-        return _follow("the place of the register cannot be read")
+    if is_connected or watch is None:
+        return None
     sign, still_s = watch.seen, now_s - watch.since_s
     is_own = sign is not None and sign.url.rpartition("/")[2] == own_place
     if watch.is_first and is_own:
-        return _take_over(f"the one before was at {own_place} too, where nobody listens now")
+        return f"the one before was at {own_place} too, where nobody listens now"
     if sign is None and watch.is_first and turn == 0:
-        return _take_over("nobody has coordinated yet, and this host is the first of the list")
+        return "nobody has coordinated yet, and this host is the first of the list"
     if sign is not None and watch.gone_since_s is not None and not is_own:
         gone_s = now_s - watch.gone_since_s
         if gone_s > GONE_S + GONE_TURN_S * turn:
-            return _take_over(f"nobody has listened at {sign.url} for {gone_s:.0f} s")
-    patience_s = PATIENCE_S + TURN_S * turn
-    if still_s <= patience_s:
-        return _follow(f"nothing was seen of a coordinator for {still_s:.0f} of {patience_s:g} s")
+            return f"nobody has listened at {sign.url} for {gone_s:.0f} s"
+    if still_s <= PATIENCE_S + TURN_S * turn:
+        return None
     if sign is None:
-        return _take_over(f"no coordinator has given a sign for {still_s:.0f} s")
-    return _take_over(f"the coordinator at {sign.url} has given no sign for {still_s:.0f} s")
+        return f"no coordinator has given a sign for {still_s:.0f} s"
+    return f"the coordinator at {sign.url} has given no sign for {still_s:.0f} s"
 
 
 def steps_down(*, unseen_s: float, num_candidates: int) -> bool:
     """Whether a coordinator that has not seen the register for so long leaves it to others."""
     return num_candidates > 1 and unseen_s > STEP_DOWN_S
-
-
-def _follow(reason: str) -> TakeoverDecision:
-    return TakeoverDecision(action=TakeoverAction.FOLLOW, reason=reason)
-
-
-def _take_over(reason: str) -> TakeoverDecision:
-    return TakeoverDecision(action=TakeoverAction.TAKE_OVER, reason=reason)

@@ -1,4 +1,4 @@
-"""DOC"""
+"""Words for people: counts, lists, durations, names of workers, and text that others wrote."""
 
 from __future__ import annotations
 

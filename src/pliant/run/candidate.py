@@ -26,13 +26,12 @@ from pliant.coordinator.register import StoredRegister
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConflictError
 from pliant.core.takeover import (
-    TakeoverAction,
     Watch,
-    decide_takeover,
     knocked,
     looked,
     looking_again,
     steps_down,
+    why_take_over,
 )
 from pliant.http.server import PortInUseError, open_socket
 from pliant.machine import run_files
@@ -153,14 +152,13 @@ class _Standing:
     def _reason_to_coordinate(self) -> str | None:
         config = self._candidate.config
         address, port = config.host if config.tls else config.address, config.port
-        decision = decide_takeover(
+        return why_take_over(
             self._watch,
             own_place=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
             turn=self._candidate.turn,
             is_connected=self._agent.is_connected,
             now_s=self._clock.now_s(),
         )
-        return decision.reason if decision.action is TakeoverAction.TAKE_OVER else None
 
     async def _coordinate(self, location: RegisterLocation) -> EndJob | None:
         """Coordinate until the job ends; None: it goes on, and another host is to coordinate."""

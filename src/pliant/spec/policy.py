@@ -37,7 +37,7 @@ class Backoff(Model):
     initial_in_seconds: Seconds = _BACKOFF.initial_s
     """Wait after the first change."""
 
-    factor: Annotated[float, Field(ge=1)] = _BACKOFF.factor
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = _BACKOFF.factor
     """How many times longer each next wait is."""
 
     max_in_seconds: Seconds = _BACKOFF.max_s

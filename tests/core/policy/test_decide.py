@@ -190,11 +190,6 @@ def test_a_job_without_devices_waits_for_the_minimum() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"min_replicas": 0}, "minReplicas must be a whole number of at least 1, got 0"),
-        ({"min_replicas": None}, "minReplicas must be a whole number of at least 1, got None"),
-        ({"max_replicas": 2.5}, "maxReplicas must be a whole number of at least 1, got 2.5"),
-        ({"start_replicas": True}, "startReplicas must be a whole number of at least 1, got True"),
-        ({"spares": -1}, "spares must be a whole number of at least 0, got -1"),
         ({"min_replicas": 3, "max_replicas": 2}, "minReplicas 3 is greater than maxReplicas 2"),
         ({"min_replicas": 3, "start_replicas": 2}, "startReplicas 2 is less than minReplicas 3"),
         ({"max_replicas": 3, "start_replicas": 4}, "startReplicas 4 is greater than maxReplicas 3"),
@@ -203,7 +198,6 @@ def test_a_job_without_devices_waits_for_the_minimum() -> None:
             "replicaIncrementStep 2 and replicaDiscreteValues 1, 2 exclude each other; "
             "give one of them",
         ),
-        ({"replica_discrete_values": ()}, "replicaDiscreteValues must not be empty"),
         ({"replica_discrete_values": (1, 4, 2)}, "replicaDiscreteValues 1, 4, 2 must ascend"),
         (
             {"replica_discrete_values": (2, 4)},
@@ -226,14 +220,6 @@ def test_a_job_without_devices_waits_for_the_minimum() -> None:
             "startReplicas 4 is none of the sizes from minReplicas 2 in steps of 4",
         ),
         (
-            {"scaling_timeout_s": -1.0},
-            "scalingTimeoutInSeconds must be a number of at least 0, got -1.0",
-        ),
-        (
-            {"min_stability_period_s": float("nan")},
-            "minStabilityPeriodInSeconds must be a number of at least 0, got nan",
-        ),
-        (
             {"replace_slow_after_s": 300.0},
             "replaceSlowAfterInSeconds needs spares, of which one takes the place of a slow "
             "replica; give spares=1 as well",
@@ -241,10 +227,6 @@ def test_a_job_without_devices_waits_for_the_minimum() -> None:
         (
             {"graceful_shutdown_timeout_s": 0.0},
             "gracefulShutdownTimeoutInSeconds must be more than 0",
-        ),
-        (
-            {"min_marginal_efficiency": 1.5},
-            "minMarginalEfficiency 1.5 is greater than 1, which no replica reaches",
         ),
     ],
 )
@@ -258,8 +240,6 @@ def test_contradicting_bounds_are_refused(fields: dict[str, Any], sentence: str)
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"initial_s": -1.0}, "backoff.initialInSeconds must be a number of at least 0, got -1.0"),
-        ({"factor": 0.5}, "backoff.factor must be a number of at least 1, got 0.5"),
         (
             {"initial_s": 60.0, "max_s": 30.0},
             "backoff.initialInSeconds 60 is greater than backoff.maxInSeconds 30",

@@ -1,7 +1,8 @@
 """What a pool cannot do: claims that can never be met, and settings that contradict each other.
 
 Owns the sentences.  A claimant's mistake is the reason of a ``Refuse``; an operator's is a
-``ConfigError``, and the pool stays as it is.
+``ConfigError``, and the pool stays as it is.  What one number or name may be by itself those check
+who read it: ``wire.offers``, ``spec.pool``, ``pool.admin``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from pliant.core.allocation import demand
-from pliant.core.allocation.state import NEVER, Pool
-from pliant.core.allocation.values import Claim, PriorityClass, Team
+from pliant.core.allocation.state import Pool
+from pliant.core.allocation.values import Claim, Team
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import DEFAULT_TEAM
 from pliant.core.text import counted
@@ -27,8 +28,6 @@ def refusal(pool: Pool, claim: Claim) -> str:
 
 def require_team(pool: Pool, team: Team) -> None:
     """Refuse a team that names an unknown class, or cannot hold a minimum; looks at every claim."""
-    if not team.name:
-        raise ConfigError("a team needs a name")
     for name in team.reclaim.by or ():
         if name not in pool.classes:
             raise ConfigError(
@@ -54,39 +53,12 @@ def require_no_claims(pool: Pool, team: str) -> None:
         raise ConfigError(f"team {team} still has claims: {', '.join(used[:5])}; withdraw them")
 
 
-def require_class(priority: PriorityClass) -> None:
-    """Refuse a class without a name, or with a value that is no integer."""
-    name, value = priority.name, priority.value
-    if not name or type(value) is not int:
-        raise ConfigError(f"a priority class is a name and an integer, got {name!r} and {value!r}")
-
-
-def require_count(count: int) -> None:
-    """Refuse a number of devices that is no integer of 0 or more."""
-    if type(count) is not int or count < 0:
-        raise ConfigError(f"a pool has 0 or more devices, got {count!r}")
-
-
-def require_devices(size: int, devices: Iterable[int]) -> None:
-    """Refuse devices that do not exist."""
-    strange = [device for device in devices if not 0 <= device < size]
-    if strange:
-        there = f"0 to {size - 1}" if size else "none"
-        raise ConfigError(f"there is no device {strange[0]}; there are {there}")
-
-
 def _contradiction(claim: Claim) -> str:
     low, ask, sizes = claim.min_replicas, claim.ask_replicas, claim.sizes
-    if low < 1:
-        return f"min_replicas must be at least 1, got {low}"
-    if ask < 0:
-        return f"ask_replicas must be 0 or more, got {ask}"
     if 0 < ask < low:
         return f"it asks for {ask}, which is below its minimum of {low}"
     if claim.kind == "fixed" and ask not in (0, low):
         return f"a fixed claim asks for exactly its minimum, got min {low} and ask {ask}"
-    if not 0 <= claim.notice_s < NEVER:
-        return f"notice_s must be 0 seconds or more, got {claim.notice_s}"
     if claim.num_slots is not None and claim.num_slots < low:
         return f"its minimum of {low} is above the {claim.num_slots} micro-batches of its step"
     if sizes is None:
@@ -105,8 +77,6 @@ def _listed(sizes: tuple[int, ...]) -> str:
 
 
 def _misfit(pool: Pool, claim: Claim) -> str:
-    if not claim.name:
-        return "a claim needs a name"
     if claim.priority not in pool.classes:
         return f"there is no priority class {claim.priority!r}; there are {_names(pool.classes)}"
     if claim.team not in pool.teams:

@@ -41,19 +41,15 @@ def new_pool(
         foreign: devices of another kind (``allocation.kinds``); never handed out.
 
     Raises:
-        ConfigError: a number is negative, or a team names a class that is not there.
+        ConfigError: a team names a class that is not there.
     """
-    checking.require_count(devices)
-    known = {one.name: one for one in classes}
-    for priority in known.values():
-        checking.require_class(priority)
     others = state.bits(tuple(foreign))
     pool = Pool(
         cordoned=others,
         foreign=others,
         size=devices,
         limit=devices,
-        classes=Table(known),
+        classes=Table({one.name: one for one in classes}),
         teams=Table({DEFAULT_TEAM: values.Team(name=DEFAULT_TEAM)}),
         rules=rules or values.PoolRules(),
         is_open=is_open,
@@ -73,8 +69,8 @@ def step(pool: Pool, event: values.Event, *, now_s: float) -> tuple[Pool, values
     ``now_s`` is monotonic: it must not run backwards between calls.
 
     Raises:
-        ConfigError: what an *operator* set is impossible (TeamSet, TeamRemoved, ClassSet,
-            DevicesSet, Cordoned, Drained, Uncordoned); the pool stays as it is.
+        ConfigError: what an *operator* set is impossible (TeamSet, TeamRemoved); the pool stays as
+            it is.
     """
     if next_deadline_s(pool) > now_s and _says_nothing(pool, event):
         return pool, ()
@@ -147,7 +143,6 @@ def _apply(draft: Draft, event: values.Event) -> values.Actions:
         case values.TimePassed():
             pass
         case values.DevicesSet(count=count):
-            checking.require_count(count)
             draft.limit = count
             draft.size = max(draft.size, count)
         case values.Cordoned() | values.Drained() | values.Uncordoned():
@@ -240,7 +235,6 @@ def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
 
 
 def _cordon(draft: Draft, event: values.Cordoned | values.Drained | values.Uncordoned) -> None:
-    checking.require_devices(draft.size, event.devices)
     devices = state.bits(event.devices)
     match event:
         case values.Cordoned(note=note):
@@ -286,7 +280,6 @@ def _redrain(draft: Draft) -> None:
 
 def _class_set(draft: Draft, priority: values.PriorityClass) -> None:
     """Set a class; looks at every claim, as each of its own changes places."""
-    checking.require_class(priority)
     draft.classes[priority.name] = priority
     for name in draft.names():
         entry = draft.entry(name)

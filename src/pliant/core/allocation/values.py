@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from pliant.core.errors import ConfigError
 from pliant.core.tenancy import CLASS_VALUES, Demand
 
 From = Literal["lower_priority", "same_team", "never"]
@@ -65,19 +64,6 @@ class Team:
         """How many devices it may have at most; inf: all."""
         return math.inf if self.borrow_limit is None else (self.quota or 0) + self.borrow_limit
 
-    def __post_init__(self) -> None:
-        for name in ("quota", "borrow_limit"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 0):
-                raise ConfigError(
-                    f"team {self.name}: {name} must be 0 or more devices, got {value!r}"
-                )
-        if self.reclaim.from_ not in ("lower_priority", "same_team", "never"):
-            raise ConfigError(
-                f"team {self.name}: reclaim.from must be lower_priority, same_team or never, "
-                f"got {self.reclaim.from_!r}"
-            )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
@@ -93,14 +79,6 @@ class PoolRules:
     patience_s: float = 300.0
     """A claim that has waited for its minimum for so long lets nobody of a lower rank pass any
     more, even if that one is small enough to fit now."""
-
-    def __post_init__(self) -> None:
-        if not self.min_gain > 0:
-            raise ConfigError(f"min_gain must be above 0, got {self.min_gain!r}")
-        for name in ("rest_s", "patience_s"):
-            value = getattr(self, name)
-            if not value >= 0:
-                raise ConfigError(f"{name} must be 0 seconds or more, got {value!r}")
 
 
 # --- what a claimant asks for ------------------------------------------------------

@@ -124,11 +124,6 @@ class JobSettings:
     def __post_init__(self) -> None:
         if self.restart_budget < 0:
             raise ConfigError(f"restart_budget must be at least 0, got {self.restart_budget!r}")
-        limits = ("restart_forget_s", "start_wait_s", "start_s", "slow_s", "exit_s", "finish_s")
-        for name in (*limits, "silent_s"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

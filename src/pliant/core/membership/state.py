@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pliant.core.commands import Command
-from pliant.core.errors import ConfigError, TransitionError
+from pliant.core.errors import TransitionError
 from pliant.core.events import Spare
 from pliant.core.heartbeats import SILENCE_S, found_at_s
 from pliant.core.membership.transitions import PHASES, Phase
@@ -95,12 +95,6 @@ class Timeouts:
             name: n * step_s for name, n in bounds.items() if n * step_s > getattr(self, name)
         }
         return replace(self, **longer) if longer else self
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if not value > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """What a user may set about a job's size: bounds, sizes, waits, and what a change must be worth.
 
 Owns the fields with their defaults, and one sentence for each way in which they contradict each
-other.  Names in sentences are those of the job file, where people set them.  Must not know what
-the job does now; ``policy`` applies these fields to it.
+other; what a field may be by itself ``spec.policy`` says.  Names in sentences are those of the job
+file, where people set them.  Must not know what the job does now; ``policy`` applies these fields
+to it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,6 @@ class PolicyBackoff:
     """So long after the newest change the next one counts as the first again."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("backoff.initialInSeconds", self.initial_s, 0.0),
-            ("backoff.factor", self.factor, 1.0),
-            ("backoff.maxInSeconds", self.max_s, 0.0),
-            ("backoff.resetAfterInSeconds", self.reset_after_s, 0.0),
-        ):
-            _require_number(name, value, least)
         if self.initial_s > self.max_s:
             raise ConfigError(
                 f"backoff.initialInSeconds {self.initial_s:g} is greater than "
@@ -119,27 +113,6 @@ class Policy:
     other."""
 
     def __post_init__(self) -> None:
-        for name, number in (
-            ("minReplicas", self.min_replicas),
-            ("maxReplicas", self.max_replicas),
-            ("startReplicas", self.start_replicas),
-            ("replicaIncrementStep", self.replica_increment_step),
-            ("maxScaleEventsPerHour", self.max_scale_events_per_hour),
-            ("maxSlowReplacementsPerHour", self.max_slow_replacements_per_hour),
-        ):
-            if number is not None or name == "minReplicas":
-                _require_whole(name, number, 1)
-        _require_whole("spares", self.spares, 0)
-        for name, value in (
-            ("scalingTimeoutInSeconds", self.scaling_timeout_s),
-            ("faultyScaleDownTimeoutInSeconds", self.faulty_scale_down_timeout_s),
-            ("gracefulShutdownTimeoutInSeconds", self.graceful_shutdown_timeout_s),
-            ("minStabilityPeriodInSeconds", self.min_stability_period_s),
-            ("scaleUpSnoozeTimeInSeconds", self.scale_up_snooze_time_s),
-            ("minMarginalEfficiency", self.min_marginal_efficiency),
-            ("replaceSlowAfterInSeconds", self.replace_slow_after_s or 0.0),
-        ):
-            _require_number(name, value, 0.0)
         if self.replace_slow_after_s is not None and not self.spares:
             raise ConfigError(
                 "replaceSlowAfterInSeconds needs spares, of which one takes the place of a slow "
@@ -147,11 +120,6 @@ class Policy:
             )
         if self.graceful_shutdown_timeout_s == 0:
             raise ConfigError("gracefulShutdownTimeoutInSeconds must be more than 0")
-        if self.min_marginal_efficiency > 1:
-            raise ConfigError(
-                f"minMarginalEfficiency {self.min_marginal_efficiency:g} is greater than 1, which "
-                "no replica reaches"
-            )
         self._require_sizes()
         _require_between(self, "startReplicas", self.start_replicas)
         if self.start_replicas is not None and self.fitted(self.start_replicas) is None:
@@ -170,10 +138,7 @@ class Policy:
                 f"replicaIncrementStep {step} and replicaDiscreteValues {_list(values)} "
                 "exclude each other; give one of them"
             )
-        if not values:
-            raise ConfigError("replicaDiscreteValues must not be empty")
         for value in values:
-            _require_whole("replicaDiscreteValues", value, 1)
             _require_between(self, "replicaDiscreteValues", value)
         if list(values) != sorted(set(values)):
             raise ConfigError(f"replicaDiscreteValues {_list(values)} must ascend")
@@ -238,20 +203,6 @@ def require_slots(policy: Policy, num_slots: int) -> None:
                 f"each replica needs one; lower {name} to {num_slots}, or make micro_batch_size "
                 "smaller"
             )
-
-
-def _require_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def _require_number(name: str, value: object, least: float) -> None:
-    if (
-        not isinstance(value, int | float)
-        or isinstance(value, bool)
-        or not least <= value < math.inf
-    ):
-        raise ConfigError(f"{name} must be a number of at least {least:g}, got {value!r}")
 
 
 def _require_between(policy: Policy, name: str, value: int | None) -> None:
