@@ -23,6 +23,7 @@ DEADLINE_S = 60.0
 AGENT = """
 import asyncio, os, signal
 from pathlib import Path
+from types import SimpleNamespace
 from pliant.agent.node_facts import PoolDevice
 from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica
@@ -42,8 +43,9 @@ async def main():
     for number in range(1, 21):
         name = ReplicaId(f"r{number}")
         devices = [PoolDevice(), PoolDevice()]
-        replica = LocalReplica(name, devices, ask=launcher.ask, on_message=take, on_refusal=take)
-        await replica.open(Path("logs"), take, launcher.meeting_place)
+        host = SimpleNamespace(servers=launcher, listener=take, send=take, refuse=take)
+        replica = LocalReplica(name, devices, host)
+        await replica.open(Path("logs"))
         replica.start(
             Assignment(replica=name, work=work, address="127.0.0.1", incarnation=Incarnation(1))
         )

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.agent.world import Play, World, end, start
 
-from pliant.agent import local_replica
+from pliant.agent.workers_here import SILENT_LOOKS
 from pliant.core.commands import Release
 from pliant.core.errors import PermanentError
 from pliant.core.events import Busy, Exited, ExitKind, Progressed
@@ -317,7 +317,7 @@ def test_a_replica_shows_life_only_while_all_of_its_workers_do(play: Play, place
         pids = await running(world, 2)
         await world.hear(Progressed)
         os.kill(pids[place], signal.SIGSTOP)
-        looks = local_replica.SILENT_LOOKS
+        looks = SILENT_LOOKS
         await world.hear(Alive, len(world.all(Alive)) + looks + 1)
         world.heard.clear()
 

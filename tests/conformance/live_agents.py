@@ -32,7 +32,6 @@ from tests.conformance.live_node import (
     until,
 )
 
-from pliant.agent.agent import Departure
 from pliant.coordinator.loop import Incoming
 from pliant.coordinator.nodes import JobNodes
 from pliant.core.commands import Command, EndJob, EndReplica, Prepare, Reform, StartReplica
@@ -167,7 +166,7 @@ class LiveAgents(LiveCoordinators):
             case NodeLeaving(node=name, notice_s=notice_s):
                 if is_connected := self._is_connected(name):
                     agent = self._nodes[name].agent
-                    agent.send(Departure(name, notice_s).begun())
+                    agent.send(NodeLeaving(node=name, notice_s=notice_s))
                 return is_connected
             case NodeFailed(node=name, reason=reason):
                 if is_connected := self._is_connected(name):

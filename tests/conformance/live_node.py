@@ -20,7 +20,7 @@ from fastapi import FastAPI, WebSocket
 from tests.conformance.fake_workers import FakeServer, FakeWorker
 from tests.conformance.live import FileTime, Told
 
-from pliant.agent import agent, local_replica, placement, uplink, worker
+from pliant.agent import agent, placement, replicas_here, uplink, worker
 from pliant.agent.agent import Agent
 from pliant.agent.node_facts import AgentConfig
 from pliant.coordinator.channel import serve_agent
@@ -190,7 +190,7 @@ def stop_time(patch: pytest.MonkeyPatch, time: FileTime, shows_life: Callable[[i
     """
     for module, name, value in (
         (agent, "ALIVE_S", NEVER_S),
-        (local_replica, "LOOK_S", NEVER_S),
+        (replicas_here, "LOOK_S", NEVER_S),
         (uplink, "SILENT_LOOKS", math.inf),
         (uplink, "RETRY_S", 0.001),
         (uplink, "SLOWEST_RETRY_S", 0.002),

@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sized
-from typing import Any, assert_never
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from pliant.agent.fork_servers import ForkServers
 from pliant.agent.hosts.group import JoinedHost
@@ -33,7 +33,7 @@ from pliant.agent.worker import LAST_WORDS_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import NodeLeaving, Running
-from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.core.values import Incarnation, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.machine.processes import new_life
 from pliant.wire import launch
@@ -42,6 +42,10 @@ from pliant.wire.codec import Message
 from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Work
 
 _log = logging.getLogger(__name__)
+
+
+LOOK_S = 0.1
+"""Between two looks whether all replicas have left, in seconds."""
 
 
 class Agent:
@@ -71,22 +75,30 @@ class Agent:
             devices=self._devices,
             servers=self._servers,
             listener=self._job.heard_by(listener),
+            send=self.send,
             refuse=self._refuse,
             spawn=self._spawn,
         )
         self._replicas = ReplicasHere(
             host,
-            send=self.send,
             parts=lambda: self._joint.links,
             obstacle=self._obstacle,
             on_devices=on_devices,
         )
-        self._joint = JoinedHost(host, self._replicas, self)
+        self._joint = JoinedHost(
+            host,
+            self._replicas,
+            renew=self._renew,
+            begin_anew=self._begin_anew,
+            release=self._release,
+        )
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
         self._refused = self._signs = 0
         self._has_failed = self._is_leaving = False
-        self._departure = Departure(config.node, config.grace_s)
+        self._leaves_at_s: float | None = None
+        """When the replicas have had their time to leave; None: nobody was told to."""
+
         self._misfit: PermanentError | None = None
         self.life = new_life()
         self._over = asyncio.Event()
@@ -163,18 +175,30 @@ class Agent:
         """While served: let replicas leave in the grace, or until ``hurried``; end the others."""
         hurried = hurried or asyncio.Event()
         await self._joint.depart(self._config.grace_s, hurried)
-        await self._let_go_all(self._departure, hurried)
+        await self._let_go_all(self._config.grace_s, hurried, is_end=True)
         self._is_leaving = True
-        self._replicas.tell_no_more()
-        await self._replicas.end_all()
+        await self._replicas.end_for_good()
         self.send(AgentLeft(node=self.node))
         if self._uplink is not None:
             await self._uplink.emptied(LAST_WORDS_S)
 
-    async def _let_go_all(self, departure: Departure, hurried: asyncio.Event) -> None:
-        if self.is_connected and departure.has_grace and self._replicas.names():
-            self.send(departure.begun())
-            await departure.over(self._replicas.names, self._over, hurried)
+    async def _let_go_all(
+        self, notice_s: float, hurried: asyncio.Event, *, is_end: bool = False
+    ) -> None:
+        """Wait until no replica is left, the job or the time is over, or somebody is in a hurry.
+
+        ``is_end``: this agent ends then, and says so as well to a coordinator that is new.
+        """
+        if not (self.is_connected and notice_s > 0 and self._replicas.names()):
+            return
+        until_s = time.monotonic() + notice_s
+        if is_end:
+            self._leaves_at_s = until_s
+        self.send(NodeLeaving(node=self.node, notice_s=notice_s))
+        while self._replicas.names() and not (self._over.is_set() or hurried.is_set()):
+            if (left_s := until_s - time.monotonic()) <= 0:
+                return
+            await within(hurried.wait(), min(left_s, LOOK_S))
 
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
@@ -210,7 +234,7 @@ class Agent:
         """Carry out a command; one that was carried out before changes nothing."""
         if self._is_leaving:
             return
-        self._replicas.hear_incarnation(incarnation)
+        self._replicas.incarnation = incarnation
         match command:
             case StartReplica(replica=replica):
                 self._replicas.start(replica)
@@ -232,13 +256,9 @@ class Agent:
             case launch.ServerFailed(reason=reason):
                 self._servers.give_up()
                 self._fail(f"the engine cannot be imported: {reason}")
-            case launch.WorkerStarted(replica=replica, place=place, pid=pid):
-                self._replicas.started(replica, place, pid)
-            case launch.WorkerExited(replica=replica, place=place, returncode=returncode):
-                self._replicas.reap(replica, place, returncode)
             case _:
-                assert_never(report)
-        self._joint.on_report(report)
+                self._replicas.on_report(report)
+                self._joint.on_report(report)
 
     def _on_server_death(self) -> None:
         self._replicas.reap_orphans()
@@ -250,19 +270,19 @@ class Agent:
 
     # --- what it is to other hosts ----------------------------------------------------
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Leave, and come again with another life: also where nobody hears that this one left."""
         self.life = new_life()
         self.send(AgentLeft(node=self.node))
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Greet the coordinator anew: this host is something else now."""
         if self._uplink is not None:
             self._uplink.renew()
 
-    async def release(self, notice_s: float) -> None:
+    async def _release(self, notice_s: float) -> None:
         """Let all replicas leave, and end those that have not in that time."""
-        await self._let_go_all(Departure(self.node, notice_s), asyncio.Event())
+        await self._let_go_all(notice_s, asyncio.Event())
         await self._replicas.end_all()
 
     # --- what goes up -----------------------------------------------------------------
@@ -278,7 +298,10 @@ class Agent:
             parts=self._joint.parts,
         )
         said = greeting(self._config, here)
-        return [*said, *self._departure.words()]
+        if self._leaves_at_s is not None:
+            left_s = max(0.0, self._leaves_at_s - time.monotonic())
+            said.append(NodeLeaving(node=self.node, notice_s=left_s))
+        return said
 
     def send(self, message: Message) -> None:
         """Say something to the coordinator, when there is one; what is new here before it."""
@@ -322,42 +345,3 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(f"{type(error).__name__}: {error}")
-
-
-LOOK_S = 0.1
-"""Between two looks whether all have left, in seconds."""
-
-
-class Departure:
-    """One agent's; nothing until ``begun``."""
-
-    def __init__(self, node: NodeId, grace_s: float) -> None:
-        self._node = node
-        self._grace_s = grace_s
-        self._until_s: float | None = None
-
-    @property
-    def has_grace(self) -> bool:
-        """Whether they have any time."""
-        return self._grace_s > 0
-
-    def begun(self) -> NodeLeaving:
-        """Let the grace begin; return what is said of it."""
-        self._until_s = time.monotonic() + self._grace_s
-        return NodeLeaving(node=self._node, notice_s=self._grace_s)
-
-    def words(self) -> list[Message]:
-        """Return what a coordinator is told of it that may be a new one."""
-        return [NodeLeaving(node=self._node, notice_s=self._left_s())] if self._until_s else []
-
-    def _left_s(self) -> float:
-        return max(0.0, (self._until_s or 0.0) - time.monotonic())
-
-    async def over(
-        self, here: Callable[[], Sized], ended: asyncio.Event, hurried: asyncio.Event
-    ) -> None:
-        """Wait until nothing runs here, the job or the grace is over, or somebody is in a hurry."""
-        while here() and not (ended.is_set() or hurried.is_set()):
-            if (left_s := self._left_s()) <= 0:
-                return
-            await within(hurried.wait(), min(left_s, LOOK_S))

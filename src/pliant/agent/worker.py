@@ -133,10 +133,6 @@ class Worker(asyncio.Protocol):
         self.silent_looks = self.silent_looks + 1 if is_silent else 0
         return self._progress if lives and not has_spoken else None
 
-    def request_end(self) -> None:
-        """Take note that somebody wants its end, perhaps before it has a process."""
-        self.is_end_requested = True
-
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Pass a command on; a worker that is gone does not hear it."""
         if self._control is not None and not self._control.is_closing():

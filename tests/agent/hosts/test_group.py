@@ -28,8 +28,8 @@ from pliant.agent.hosts import link as hosts_link
 from pliant.agent.hosts import listener as hosts_listener
 from pliant.agent.hosts import peers as hosts_peers
 from pliant.agent.hosts.peers import PartPeers
-from pliant.agent.local_replica import SILENT_LOOKS
 from pliant.agent.worker import LOOK_S
+from pliant.agent.workers_here import SILENT_LOOKS
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import Exited, ExitKind, NodeJoined, NodeLeaving, Progressed
 from pliant.core.values import NodeId, TlsFiles

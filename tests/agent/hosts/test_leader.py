@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +18,7 @@ from pliant.agent.hosts.link import HostLink
 from pliant.agent.local_replica import LocalReplica
 from pliant.agent.node_facts import PoolDevice
 from pliant.agent.replicas_here import ReplicasHere
+from pliant.agent.this_host import ThisHost
 from pliant.core.events import ExitKind
 from pliant.core.values import NO_INCARNATION, Incarnation, NodeId
 from pliant.wire import launch
@@ -95,16 +98,20 @@ class NoReplicas:
         return None
 
 
+def take(*_: object) -> None:
+    """Take anything for nothing."""
+
+
+def head_of(send: Callable[..., None] = take, refuse: Callable[..., None] = take) -> HeadWorkers:
+    host = SimpleNamespace(send=send, refuse=refuse)
+    return HeadWorkers(cast(ReplicasHere, NoReplicas()), cast(ThisHost, host), take)
+
+
 @pytest.mark.parametrize("worker", [None, 0])
 def test_a_part_does_not_tell_what_a_worker_0_has_written_or_printed(worker: int | None) -> None:
     sent: list[Message] = []
     refused: list[tuple[str, str]] = []
-    head = HeadWorkers(
-        cast(ReplicasHere, NoReplicas()),
-        send=sent.append,
-        refuse=lambda *why: refused.append(why),
-        on_leaving=lambda notice_s: None,
-    )
+    head = head_of(sent.append, lambda *why: refused.append(why))
     forged = LedgerGrown(replica=R1, part=0, offset=0, lines="{}\n", worker=worker)
     printed = OutputGrown(replica=R1, offset=0, text="hello\n", worker=1)
 
@@ -121,12 +128,7 @@ def test_a_part_does_not_tell_what_a_worker_0_has_written_or_printed(worker: int
 
 
 def test_a_part_vouches_for_no_other_that_it_reaches_the_rest() -> None:
-    head = HeadWorkers(
-        cast(ReplicasHere, NoReplicas()),
-        send=lambda message: None,
-        refuse=lambda *why: None,
-        on_leaving=lambda notice_s: None,
-    )
+    head = head_of()
     said = RECORDS.dump_json(PartMet()).decode()
 
     async def play() -> bool:
@@ -146,12 +148,7 @@ def test_a_part_that_does_not_say_whether_it_reaches_the_others_is_named(
 ) -> None:
     """Else all would be told to be one again at once, and again."""
     monkeypatch.setattr(hosts_leader, "MEET_S", 0.05)
-    head = HeadWorkers(
-        cast(ReplicasHere, NoReplicas()),
-        send=lambda message: None,
-        refuse=lambda *why: None,
-        on_leaving=lambda notice_s: None,
-    )
+    head = head_of()
 
     async def play() -> bool:
         met, mute = link_of(EndedConnection()), link_of(EndedConnection())
@@ -174,14 +171,13 @@ class Replica:
         self.link = link_of(EndedConnection())
         self.told: list[LinkRecord] = []
         self.link.say = self.told.append  # type: ignore[method-assign,assignment]
-        self.replica = LocalReplica(
-            R1,
-            [PoolDevice()],
-            ask=lambda request, fds: self.asked.append(request),
-            on_message=lambda message: None,
-            on_refusal=lambda *why: None,
-            parts=(self.link,),
+        host = SimpleNamespace(
+            config=SimpleNamespace(node=NodeId("h0")),
+            servers=SimpleNamespace(ask=self.asked.append),
+            send=take,
+            refuse=take,
         )
+        self.replica = LocalReplica(R1, [PoolDevice()], cast(ThisHost, host), parts=(self.link,))
 
 
 def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> None:
@@ -194,7 +190,7 @@ def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> 
 
         its.asked.clear()
         its.told.clear()
-        its.replica.started(0, 99_999_999, node=NodeId("h0"))
+        its.replica.started(0, 99_999_999)
 
         assert its.asked == [launch.KillReplica(replica=R1)]
         assert its.told == [KillPart(replica=R1, is_asked=False)]

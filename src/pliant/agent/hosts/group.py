@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from pliant.agent.hosts.leader import HeadWorkers
 from pliant.agent.hosts.link import HostLink
@@ -31,7 +30,6 @@ from pliant.core.text import in_words
 from pliant.core.values import NodeId, TlsFiles
 from pliant.machine.descriptors import shortage_of
 from pliant.wire import launch
-from pliant.wire.codec import Message
 from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
 from pliant.wire.messages import HostAlone, JoinHosts
 
@@ -45,30 +43,26 @@ AGAIN_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Speaker(Protocol):
-    """What a host that is joined wants of its agent."""
-
-    def send(self, message: Message) -> None:
-        """Say something to the coordinator."""
-
-    def begin_anew(self) -> None:
-        """Leave, and come again as one that was just started."""
-
-    def renew(self) -> None:
-        """Greet the coordinator anew: this host is something else now."""
-
-    async def release(self, notice_s: float) -> None:
-        """Let all replicas leave, and end those that have not in that time."""
-
-
 class JoinedHost:
     """Of one agent; ``close`` at the end."""
 
-    def __init__(self, host: ThisHost, replicas: ReplicasHere, speaker: Speaker) -> None:
+    def __init__(
+        self,
+        host: ThisHost,
+        replicas: ReplicasHere,
+        *,
+        renew: Callable[[], None],
+        begin_anew: Callable[[], None],
+        release: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """``renew`` greets the coordinator anew, as this host is something else now; ``begin_anew``
+        leaves, and comes again as one that was just started; ``release`` lets all replicas leave,
+        and ends those that have not in that time.
+        """
         self._host = host
+        self._renew, self._begin_anew, self._release = renew, begin_anew, release
         self._config: AgentConfig = host.config
         self._replicas = replicas
-        self._speaker = speaker
         self._listener: HeadListener | None = None
         self._task: asyncio.Task[None] | None = None
         self._again: asyncio.Task[None] | None = None
@@ -141,7 +135,7 @@ class JoinedHost:
         self._words.say_missed(self._missed)
         if not self._missed:
             self._host.spawn(self._say_waits())
-        self._speaker.send(
+        self._host.send(
             HostAlone(
                 node=self._config.node,
                 endpoint=self._listener.endpoint,
@@ -157,7 +151,7 @@ class JoinedHost:
         said = HostAlone(
             node=self._config.node, endpoint="", devices=0, missed=self._missed, obstacle=why
         )
-        self._speaker.send(said)
+        self._host.send(said)
         if self._again is None:
             self._again = asyncio.create_task(self._try_again())
 
@@ -246,18 +240,13 @@ class JoinedHost:
             self._task = self._told = self._listener = None
         if self._is_released:
             self._is_released = False
-            self._speaker.begin_anew()
+            self._begin_anew()
         else:
             self.say_alone()
 
     async def _be_head(self, told: JoinHosts, listener: HeadListener) -> None:
         self._missed = ()
-        workers = HeadWorkers(
-            self._replicas,
-            send=self._speaker.send,
-            refuse=self._host.refuse,
-            on_leaving=self._let_leave,
-        )
+        workers = HeadWorkers(self._replicas, self._host, self._let_leave)
         links: dict[NodeId, HostLink] = {}
         try:
             links = await listener.awaited(told, workers.directory_of, workers.meet)
@@ -298,13 +287,13 @@ class JoinedHost:
         self._words.begin_anew()
         others = [node for node in (told.head, *told.parts) if node != self._config.node]
         _log.warning("this host is one node with %s now", in_words(others))
-        self._speaker.renew()
+        self._renew()
 
     def _part_from_all(self) -> None:
         """Be no node any more, and say so before anything else is started here."""
         self._told, self._links = None, ()
         if not self._is_released:
-            self._speaker.renew()
+            self._renew()
 
     def _let_leave(self, notice_s: float) -> None:
         if not self._is_released:
@@ -312,7 +301,7 @@ class JoinedHost:
             self._host.spawn(self._leave_all(notice_s))
 
     async def _leave_all(self, notice_s: float) -> None:
-        await self._speaker.release(notice_s)
+        await self._release(notice_s)
         for link in self._links:
             link.cut()
 

@@ -14,8 +14,9 @@ from pliant.agent.hosts.link import HostLink
 from pliant.agent.hosts.listener import JOIN_S
 from pliant.agent.hosts.remote_worker import RemoteWorker
 from pliant.agent.replicas_here import ReplicasHere
+from pliant.agent.this_host import ThisHost
 from pliant.core.values import NodeId, ReplicaId
-from pliant.wire.codec import Message, Refusal, decode
+from pliant.wire.codec import Refusal, decode
 from pliant.wire.host_records import (
     LinkRecord,
     MeetParts,
@@ -42,15 +43,12 @@ class HeadWorkers:
     def __init__(
         self,
         replicas: ReplicasHere,
-        *,
-        send: Callable[[Message], None],
-        refuse: Callable[[str, str], None],
+        host: ThisHost,
         on_leaving: Callable[[float], None],
     ) -> None:
         """``on_leaving``: a part was told to end, and replicas have so long to leave."""
         self._replicas = replicas
-        self._send = send
-        self._refuse = refuse
+        self._host = host
         self._on_leaving = on_leaving
         self._awaited: set[NodeId] = set()
         """Parts that have not said so far that they reach the others."""
@@ -119,15 +117,16 @@ class HeadWorkers:
     ) -> None:
         match record:
             case PartStarted(replica=replica, place=place, pid=pid, device=device):
-                self._replicas.started(replica, place, pid, device)
+                if (known := self._replicas.get(replica)) is not None:
+                    known.started(place, pid, device)
             case PartReaped(replica=replica, place=place, returncode=returncode):
                 if not worker.is_reaped:
-                    worker.reaped()
+                    worker.is_reaped = True
                     self._replicas.reap(replica, place, returncode)
             case PartEnded():
                 worker.ended(record)
             case PartSilent(looks=looks):
-                worker.note_silence(looks)
+                worker.silent_looks = looks
             case PartSaid(message=message):
                 worker.hear_words(message)
 
@@ -140,8 +139,8 @@ class HeadWorkers:
     def _pass_on(self, link: HostLink, said: str) -> None:
         received = decode(said, NEWS)
         if isinstance(received, Refusal):
-            self._refuse(link.other, received.reason)
+            self._host.refuse(link.other, received.reason)
         elif not getattr(received.message, "worker", None):
-            self._refuse(link.other, "spoke for a worker 0")  # which is the head's own
+            self._host.refuse(link.other, "spoke for a worker 0")  # which is the head's own
         else:
-            self._send(received.message)
+            self._host.send(received.message)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pliant.core.commands import Command
-from pliant.core.events import Exited, ExitKind, Progressed
+from pliant.core.events import Exited, ExitKind
 from pliant.core.text import worker_name
-from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.core.values import NodeId, ReplicaId
 from pliant.wire.codec import FOLLOWER_NOTES, Message, Refusal, decode
 from pliant.wire.host_records import PartEnded
 
@@ -39,34 +38,11 @@ class RemoteWorker:
         self.name = worker_name(replica, worker)
         self.silent_looks = 0
         """Looks in a row at which its process has neither spoken nor shown life."""
-        self.is_end_requested = False
         self.is_reaped = False
         """Its part has said so, or is lost."""
         self._on_message = on_message
         self._on_refusal = on_refusal
         self._exited: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
-
-    def started(self, pid: int) -> None:
-        """Its process is its part's to watch."""
-
-    def reaped(self) -> None:
-        """Take note that its part has reaped it."""
-        self.is_reaped = True
-
-    def note_silence(self, looks: int) -> None:
-        """Take note of how many looks in a row have found no life in it."""
-        self.silent_looks = looks
-
-    def unsaid_life(self) -> Progressed | None:
-        """Return nothing: it speaks for nobody."""
-        return None
-
-    def request_end(self) -> None:
-        """Take note that somebody wants its end."""
-        self.is_end_requested = True
-
-    def send(self, command: Command, incarnation: Incarnation) -> None:
-        """It is worker 0 that obeys."""
 
     def hear_words(self, said: str) -> None:
         """Check what its part says that it has said, and hand it on."""
@@ -92,12 +68,6 @@ class RemoteWorker:
         """Return how it has ended, once its part has said so."""
         del returncode
         return await self._exited
-
-    async def drain(self) -> None:
-        """Its part has read all that it printed."""
-
-    def close(self) -> None:
-        """Nothing of it is here."""
 
     def _end(self, kind: ExitKind, detail: str, worker: int | None) -> None:
         if not self._exited.done():
