@@ -22,7 +22,7 @@ from typing import Any
 
 from pliant.agent.fork_servers import ForkServers
 from pliant.agent.hosts.group import JoinedHost
-from pliant.agent.node_facts import AgentConfig, NodeHere, greeting
+from pliant.agent.node_facts import AgentConfig, greeting
 from pliant.agent.output import OutputListener, nobody_listens
 from pliant.agent.placement import Devices
 from pliant.agent.replicas_here import ReplicasHere
@@ -290,14 +290,14 @@ class Agent:
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
         devices = 0 if self._has_failed else self._joint.devices(self._config.devices)
-        here = NodeHere(
+        said = greeting(
+            self._config,
             devices=min(devices, MOST_DEVICES),
             replicas=self._replicas.names(),
             life=self.life,
             head=self._joint.head,
             parts=self._joint.parts,
         )
-        said = greeting(self._config, here)
         if self._leaves_at_s is not None:
             left_s = max(0.0, self._leaves_at_s - time.monotonic())
             said.append(NodeLeaving(node=self.node, notice_s=left_s))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,45 +25,36 @@ from pliant.wire.codec import Message
 from pliant.wire.messages import Work
 
 
-def node_facts(*, address: str, environment: Mapping[str, str]) -> NodeFacts:
-    """Return the facts of this node; imports nothing of what it asks for.
+def greeting(
+    config: AgentConfig,
+    *,
+    devices: int,
+    replicas: tuple[ReplicaId, ...],
+    life: AgentLife,
+    head: str = "",
+    parts: tuple[str, ...] = (),
+) -> list[Message]:
+    """Return what an agent says first on each connection; imports nothing of what it tells of.
 
-    ``environment`` is what the workers inherit, ``address`` the one at which they are reached.
+    ``head``, ``parts``: as in ``NodeFacts``.
     """
-    return NodeFacts(
+    facts = NodeFacts(
         pliant=_version("pliant"),
         python=".".join(platform.python_version_tuple()[:2]),
         torch=_version("torch"),
         numpy=_version("numpy"),
         processor=platform.machine(),
-        hash_seed={**DEFAULT_ENVIRONMENT, **environment}["PYTHONHASHSEED"],
-        address=address,
+        hash_seed={**DEFAULT_ENVIRONMENT, **config.environment}["PYTHONHASHSEED"],
+        address=config.address,
         boot=this_boot(),
+        head=head,
+        parts=parts,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeHere:
-    """What is an agent's own to say of its node."""
-
-    devices: int
-    replicas: tuple[ReplicaId, ...]
-    life: AgentLife
-    head: str = ""
-    """As in ``NodeFacts``."""
-
-    parts: tuple[str, ...] = ()
-
-
-def greeting(config: AgentConfig, here: NodeHere) -> list[Message]:
-    """Return what an agent says first on each connection."""
-    facts = node_facts(address=config.address, environment=config.environment)
-    facts = replace(facts, head=here.head, parts=here.parts)
     joined = NodeJoined(
         node=config.node,
-        devices=here.devices,
-        replicas=here.replicas,
-        life=here.life,
+        devices=devices,
+        replicas=replicas,
+        life=life,
         labels=node_labels(config.labels),
     )
     return [facts, joined]

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from pliant.core.text import local_rank_of, replica_of
 from pliant.core.values import ReplicaId
@@ -25,11 +24,8 @@ MAX_LINE_BYTES = 64 << 10
 _log = logging.getLogger(__name__)
 
 
-class OutputListener(Protocol):
-    """Someone who follows the output of workers as it is written."""
-
-    def __call__(self, worker: str, line: str, /) -> None:
-        """Take one line of a worker, by its name, without its newline."""
+OutputListener = Callable[[str, str], None]
+"""Takes each line of a worker as it is written: the worker's name, and the line without newline."""
 
 
 def nobody_listens(worker: str, line: str, /) -> None:

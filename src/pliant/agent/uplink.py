@@ -167,15 +167,14 @@ class Uplink:
         """Queue a message; never blocks.  What is of now alone is not kept for a later time."""
         if not self.is_connected and isinstance(message, OF_NOW):
             return
-        if isinstance(message, Progressed) and not self._is_needed(message):
+        if isinstance(message, Progressed) and not self._thinning.is_needed(
+            message, time.monotonic(), self.signs_every_s
+        ):
             return
         if isinstance(message, Exited):
             self._thinning.forget(message.replica)
         self._queue.append(message)
         self._something.set()
-
-    def _is_needed(self, beat: Progressed) -> bool:
-        return self._thinning.is_needed(beat, time.monotonic(), self.signs_every_s)
 
     def renew(self) -> None:
         """End the connection, if there is one, and greet the coordinator on another."""

@@ -81,9 +81,6 @@ class LedgerKeeper:
             self._most_bytes = max(LEDGER_BYTES, ledger_bytes(self._out) + LEDGER_BYTES // 2)
 
 
-_log = logging.getLogger(__name__)
-
-
 class OutputKeeper:
     """Keeps that of one job."""
 

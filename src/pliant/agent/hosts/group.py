@@ -117,7 +117,7 @@ class JoinedHost:
         work = self._host.job.work
         if work is None or not self.is_needed:
             return own
-        here = work.workers_per_replica // work.hosts_per_replica
+        here = self._host.job.workers_here
         each = [own, *(link.devices for link in self._links)]
         return min(each) // here * work.workers_per_replica if self._links else 0
 

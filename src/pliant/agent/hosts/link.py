@@ -111,14 +111,6 @@ class HostLink:
         """End the link at once; a second call does nothing."""
         self._connection.transport.abort()
 
-    async def emptied(self, limit_s: float) -> None:
-        """Wait until all was sent, for so long at most."""
-        looks = 20
-        for _ in range(looks):
-            if self._outbox.empty():
-                return
-            await asyncio.sleep(limit_s / looks)
-
     def _take_frame(self, data: str | bytes) -> None:
         if isinstance(data, bytes):
             self.tunnels.take_frame(data)

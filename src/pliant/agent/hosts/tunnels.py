@@ -57,14 +57,6 @@ class _Stream:
             raise ValueError("a tunnel brings more than was asked for")
         self.inbox.put_nowait(data)
 
-    def passed_on(self, count: int) -> None:
-        """Take note that so many bytes wait here no longer."""
-        self.waiting -= count
-
-    def sent(self, count: int) -> None:
-        """Take note that so many bytes are on their way."""
-        self.room -= count
-
     def arrived(self, count: int) -> None:
         """Take note that so many bytes of them were passed on there."""
         self.room += count
@@ -203,14 +195,14 @@ class Tunnels:
             data = await reader.read(min(PIECE_BYTES, stream.room))
             if not data:
                 return
-            stream.sent(len(data))
+            stream.room -= len(data)
             await self._write(number.to_bytes(STREAM_BYTES, "big") + data)
 
     async def _inward(self, number: int, stream: _Stream, writer: asyncio.StreamWriter) -> None:
         while data := await stream.inbox.get():
             writer.write(data)
             await writer.drain()
-            stream.passed_on(len(data))
+            stream.waiting -= len(data)
             self._say(TunnelRead(stream=number, count=len(data)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
