@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from pathlib import Path
 
 import httpx
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.core.tenancy import Demand
-from pliant.machine.registry import Served
 from pliant.pool import claim_client
-from pliant.pool.claim_client import JobAtPool, Pusher, UnheardError, offer_in
-from pliant.wire.offers import Offer, Report
+from pliant.pool.claim_client import Pusher, UnheardError, offer_in
+from pliant.wire.offers import Offer
 
 Scene = Callable[[Pusher, list[httpx.Request]], Awaitable[None]]
 
@@ -106,29 +101,6 @@ def test_an_address_that_is_none_is_no_error() -> None:
         await pusher.idle()
 
     play(scene, 200)
-
-
-def test_a_pool_that_is_slow_to_be_found_does_not_hold_up_its_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shared pool that was stopped takes no connections; each look for it takes seconds."""
-    found = threading.Event()
-
-    def slow(pool: str, records: Path) -> Served:
-        assert found.wait(5)
-        raise ConfigError("no pool is running")
-
-    monkeypatch.setattr(claim_client, "find_pool", slow)
-
-    async def scene() -> None:
-        async with aclosing(JobAtPool("ml", "gpt", tmp_path)) as way:
-            asking = asyncio.create_task(way.report(Report(wanted=Demand(), pid=1)))
-            await asyncio.sleep(0.01)
-            found.set()
-            with pytest.raises(UnheardError, match="no pool is running"):
-                await asking
-
-    asyncio.run(scene())
 
 
 def test_an_offer_is_an_offer() -> None:

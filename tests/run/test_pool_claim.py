@@ -24,6 +24,9 @@ class GivesCores:
     def withdraw(self, pid: int) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 def test_a_command_that_cannot_have_its_cores_is_not_started_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal
-from pliant.machine.event_loop import aside
 from pliant.machine.files import is_shared_directory
 from pliant.machine.registry import SOCKET, find_pool
 from pliant.wire.offers import Offer, Report
@@ -42,45 +41,11 @@ class ClaimReleasedError(ConfigError):
     """Who may has ended the claim; the sentence says who."""
 
 
-class JobAtPool:
-    """A job's way to its pool; the discovery record is read anew for each request."""
-
-    def __init__(self, pool: str, job: str, records: Path) -> None:
-        self._pool = pool
-        self._records = records
-        self._job = job
-        is_shared = is_shared_directory(records / pool)
-        way = httpx.AsyncHTTPTransport(uds=str(records / pool / SOCKET)) if is_shared else None
-        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, transport=way)
-
-    async def report(self, report: Report) -> Offer:
-        """Say where the job stands; return what it may use.
-
-        Raises:
-            ConfigError: the pool refuses the claim.
-            UnheardError: nobody answered, or the pool has no offer now.
-        """
-        return offer_in(await self._ask("PUT", json=report.model_dump(mode="json")))
-
-    async def withdraw(self, pid: int) -> None:
-        """Say that the job is over; a pool that does not hear it finds the locks free."""
-        with suppress(UnheardError):
-            await self._ask("DELETE", params={"pid": pid})
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self._http.aclose()
-
-    async def _ask(self, method: str, **values: Any) -> httpx.Response:
-        url, headers = await aside(_address, self._pool, self._records, self._job)
-        try:
-            return await self._http.request(method, url, headers=headers, **values)
-        except httpx.HTTPError as error:
-            raise UnheardError(f"pool {self._pool} did not answer: {_said(error)}") from error
-
-
 class ClaimAtPool:
-    """A fixed claim's way to its pool; the same, for a process without an event loop."""
+    """A claim's way to its pool, for one thread at a time, which may wait for seconds.
+
+    The discovery record is read anew for each request.
+    """
 
     def __init__(self, pool: str, claim: str, records: Path) -> None:
         self._pool = pool
@@ -91,7 +56,7 @@ class ClaimAtPool:
         self._http = httpx.Client(timeout=ANSWER_S, trust_env=False, transport=way)
 
     def report(self, report: Report) -> Offer:
-        """Say what is held; return what may be used.
+        """Say where the claimant stands; return what it may use.
 
         Raises:
             ConfigError: the pool refuses the claim.
@@ -103,22 +68,21 @@ class ClaimAtPool:
         """Say that the claim is over; a pool that does not hear it finds the locks free."""
         with suppress(UnheardError):
             self._ask("DELETE", params={"pid": pid})
+
+    def close(self) -> None:
+        """Close the connection."""
         self._http.close()
 
     def _ask(self, method: str, **values: Any) -> httpx.Response:
-        url, headers = _address(self._pool, self._records, self._claim)
+        try:
+            served = find_pool(self._pool, self._records)
+            url, headers = f"{served.url}/v1/claims/{self._claim}", authorization(served)
+        except ConfigError as error:
+            raise UnheardError(str(error)) from error
         try:
             return self._http.request(method, url, headers=headers, **values)
         except httpx.HTTPError as error:
-            raise UnheardError(f"pool {self._pool} does not answer: {_said(error)}") from error
-
-
-def _address(pool: str, records: Path, claim: str) -> tuple[str, dict[str, str]]:
-    try:
-        served = find_pool(pool, records)
-        return f"{served.url}/v1/claims/{claim}", authorization(served)
-    except ConfigError as error:
-        raise UnheardError(str(error)) from error
+            raise UnheardError(f"pool {self._pool} did not answer: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

@@ -150,6 +150,7 @@ class _FixedClaim:
             for lock in self._held:
                 lock.release()
             self._pool.withdraw(os.getpid())
+            self._pool.close()
 
     # --- what is offered ----------------------------------------------------------------
 

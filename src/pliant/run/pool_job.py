@@ -37,11 +37,11 @@ from pliant.core.tenancy import (
     next_demand,
 )
 from pliant.core.values import ReplicaId
-from pliant.machine.event_loop import within
+from pliant.machine.event_loop import aside, within
 from pliant.machine.files import is_shared_directory
 from pliant.machine.registry import DEVICES
 from pliant.observe.log import Record
-from pliant.pool.claim_client import ClaimReleasedError, JobAtPool, UnheardError
+from pliant.pool.claim_client import ClaimAtPool, ClaimReleasedError, UnheardError
 from pliant.run.run_directory import make_private
 from pliant.wire.offers import HEARTBEAT_S, Offer, Report
 
@@ -138,7 +138,7 @@ class Tenant:
         self._sent: Report | None = None
         self._changed = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
-        self._pool = JobAtPool(place.name, job, records)
+        self._pool = ClaimAtPool(place.name, job, records)
         self._is_shared = is_shared_directory(records / place.name)
 
     @property
@@ -172,7 +172,7 @@ class Tenant:
         """
         if not self._is_shared:
             make_private(self.locks)
-        async with contextlib.aclosing(self._pool):
+        with contextlib.closing(self._pool):
             try:
                 await self._report()
             except UnheardError as error:
@@ -183,7 +183,7 @@ class Tenant:
             finally:
                 self._talking.cancel()
                 await asyncio.gather(self._talking, return_exceptions=True)
-                await self._pool.withdraw(os.getpid())
+                await aside(self._pool.withdraw, os.getpid())
 
     async def talks(self) -> None:
         """Last as long as the conversation, which only a mistake in it ends before the job."""
@@ -215,7 +215,7 @@ class Tenant:
     async def _report(self) -> None:
         """Say where the job stands, and follow the answer."""
         self._sent = self._standing()
-        self._take_offer(await self._pool.report(self._sent))
+        self._take_offer(await aside(self._pool.report, self._sent))
 
     def _standing(self) -> Report:
         life, now = self._life, self._tenancy
