@@ -112,21 +112,21 @@ class LiveCoordinators:
     async def _answers(self, event: Event | None, age: int) -> Answer:
         """Let a coordinator take one turn; without an event it finds one itself."""
         driver = self._drivers[-1 - age]
-        before = driver._core.state.history.stale + driver._core.state.membership.stale
+        before = driver.core.state.history.stale + driver.core.state.membership.stale
         driver.answers.clear()
         batch = [] if event is None or isinstance(event, Ticked) else [Incoming(event)]
-        driver._core.forget_due()
+        driver.core.forget_due()
         LiveCoordinators.due_s = -math.inf if isinstance(event, Ticked) else math.inf
         try:
             await driver._turn(batch)
         except ConflictError:
             raise ConflictError("another coordinator has taken over") from None
-        after = driver._core.state.history.stale + driver._core.state.membership.stale
+        after = driver.core.state.history.stale + driver.core.state.membership.stale
         return Answer(driver.answers[0], is_stale=after > before)
 
     def explain(self) -> str:
         """Return the reason of the newest coordinator's last decision; empty before the first."""
-        decision = self._drivers[-1]._core.state.sizing.decision
+        decision = self._drivers[-1].core.state.sizing.decision
         return "" if decision is None else decision.reason
 
     def close(self) -> None:

@@ -488,10 +488,10 @@ def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(tmp_p
 )
 def test_a_malformed_policy_changes_nothing(tmp_path: Path, changes: object) -> None:
     async def scene(world: World) -> None:
-        before = world.driver.policy
+        before = world.driver.core.policy
         async with world.people() as people:
             assert (await people.patch("/v1/policy", json=changes)).status_code == 422
-        assert world.driver.policy is before
+        assert world.driver.core.policy is before
 
     play(tmp_path, scene)
 

@@ -24,9 +24,9 @@ from tests.wire.messages import messages
 from pliant.cli.terminal import PlainConsole
 from pliant.cli.view import PlainView
 from pliant.coordinator.channel import _MAY_SAY, serve_agent
-from pliant.coordinator.metrics import registry_of
+from pliant.coordinator.metrics import BoardCollector
 from pliant.coordinator.nodes import LOOK_S, JobNodes
-from pliant.core.commands import Command, StartReplica
+from pliant.core.commands import StartReplica
 from pliant.core.events import (
     Event,
     Exited,
@@ -44,6 +44,7 @@ from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
+from pliant.http.app import registry_of
 from pliant.observe.history import read_history
 from pliant.observe.log import EventLog, Listener, Record
 from pliant.wire.codec import EVENTS, Envelope, Message, decode, encode
@@ -202,9 +203,6 @@ class Deaf:
     def hang_up(self) -> None:
         pass
 
-    def send(self, command: Command, incarnation: Incarnation) -> None:
-        pass
-
     def send_encoded(self, message: bytes) -> None:
         pass
 
@@ -238,7 +236,7 @@ def test_whatever_an_agent_says_can_be_logged_and_shown(
 
     log.close()
     json.dumps(driver.board.as_json())
-    generate_latest(registry_of(lambda: driver.board, driver.refused))
+    generate_latest(registry_of(BoardCollector(lambda: driver.board, driver.refused)))
     assert read_history(log.path).board == driver.board
 
 

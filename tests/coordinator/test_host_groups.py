@@ -17,7 +17,7 @@ from pliant.coordinator.host_groups import AGAIN_S, HostGroups
 from pliant.coordinator.nodes import JobNodes
 from pliant.core import host_groups
 from pliant.core.agreement import NodeFacts
-from pliant.core.commands import Command, StartReplica
+from pliant.core.commands import StartReplica
 from pliant.core.errors import ConflictError
 from pliant.core.events import NodeJoined
 from pliant.core.host_groups import FIRST_PAUSE_S, SETTLE_S, GroupRule
@@ -25,7 +25,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import AgentLife, Incarnation, NodeId
 from pliant.observe.log import EventLog, Record
-from pliant.wire.codec import Envelope, decode, encode
+from pliant.wire.codec import Envelope, decode
 from pliant.wire.messages import HostAlone, JoinHosts
 
 A, B, C, D = map(NodeId, "abcd")
@@ -38,9 +38,6 @@ class Channel:
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
-
-    def send(self, command: Command, incarnation: Incarnation) -> None:
-        self.send_encoded(encode(command, incarnation))
 
     def send_encoded(self, message: bytes) -> None:
         received = decode(message)

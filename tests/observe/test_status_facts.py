@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pliant.coordinator.metrics import registry_of
+from pliant.coordinator.metrics import BoardCollector
+from pliant.http.app import registry_of
 from pliant.observe.prose import line as prose
 from pliant.observe.status import board_of
 from pliant.observe.status_facts import (
@@ -129,7 +130,7 @@ def test_a_status_has_steps_that_are_not_finite_and_stays_strict_json() -> None:
 
 
 def test_the_metrics_count_steps_that_are_not_finite() -> None:
-    registry = registry_of(lambda: board_of(COMMITS), {})
+    registry = registry_of(BoardCollector(lambda: board_of(COMMITS), {}))
 
     assert registry.get_sample_value("pliant_nonfinite_steps_total") == 2.0
     assert registry.get_sample_value("pliant_skipped_steps_total") == 1.0

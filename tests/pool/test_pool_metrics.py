@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from pliant.http.app import registry_of
 from pliant.observe.log import Record
-from pliant.pool.pool_metrics import COUNTED, MOST_TEAMS, STATES, PoolCounts, pool_registry
+from pliant.pool.pool_metrics import COUNTED, MOST_TEAMS, STATES, PoolCollector, PoolCounts
 
 
 def device(kind: str = "", claim: str | None = None, **more: bool) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def page(now: dict[str, Any] | Callable[[], dict[str, Any]], *records: Record) -
     for record in records:
         counts(record)
     read = now if callable(now) else lambda: now
-    return lines(generate_latest(pool_registry(read, counts)))
+    return lines(generate_latest(registry_of(PoolCollector(read, counts))))
 
 
 def lines(served: bytes) -> dict[str, float]:
@@ -131,7 +132,7 @@ def test_what_happens_is_counted_by_its_kind() -> None:
 
 def test_the_numbers_are_those_of_the_moment() -> None:
     boards = iter([board(usable=1), board(usable=2)])
-    registry = pool_registry(lambda: next(boards), PoolCounts())
+    registry = registry_of(PoolCollector(lambda: next(boards), PoolCounts()))
 
     assert lines(generate_latest(registry))["usable_devices"] == 1
     assert lines(generate_latest(registry))["usable_devices"] == 2

@@ -19,24 +19,23 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Query, WebSocket, status
 from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.metrics import registry_of
+from pliant.coordinator.metrics import BoardCollector
 from pliant.core import events
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.values import ReplicaId
-from pliant.http.app import RequestBody, add_events, is_token, new_app, new_router
+from pliant.http.app import RequestBody, add_events, add_metrics, is_token, new_app, new_router
 from pliant.http.client import NEXT
 from pliant.machine.event_loop import aside
+from pliant.observe.explain import Reasoned
 from pliant.observe.printed import PrintedUntil, printed_after, printers
 from pliant.spec.load import parse_policy
 from pliant.spec.policy import changes_in_words, document_of, merged, start_that_fits
@@ -75,20 +74,6 @@ class StopBody(BaseModel):
     """End every process at once; nothing is saved."""
 
 
-class Explanation(BaseModel):
-    """One decision with its reason."""
-
-    at: float
-    target_replicas: int | None
-    reason: str
-
-    would_change: str | None
-    """What would have to change for another answer."""
-
-    looks_again_at: float | None
-    """When it looks again though nothing happens, in seconds since 1970."""
-
-
 class Followed(BaseModel):
     """How far the job follows its pool."""
 
@@ -122,12 +107,7 @@ def create_app(
     _add_requests(people, driver)
     _add_offers(people, on_offer)
     app.include_router(people)
-    registry = registry_of(lambda: driver.board, driver.refused)
-
-    @app.get("/metrics", response_class=Response, tags=["machines"])
-    async def metrics() -> Response:
-        """Return the numbers of the job for Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    add_metrics(app, BoardCollector(lambda: driver.board, driver.refused))
 
     @app.websocket("/v1/agents")
     async def agents(socket: WebSocket) -> None:
@@ -155,14 +135,14 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
         return {str(node): address for node, address in driver.nodes.addresses().items()}
 
     @people.get("/explain")
-    async def explain() -> list[Explanation]:
+    async def explain() -> list[Reasoned]:
         """Return the last decisions, oldest first."""
-        return [Explanation(**asdict(one)) for one in driver.history.explained.decisions]
+        return list(driver.history.explained.decisions)
 
     @people.get("/policy")
     async def read_policy() -> dict[str, Any]:
         """Return the elastic policy that counts now, every field of it."""
-        return document_of(driver.policy)
+        return document_of(driver.core.policy)
 
 
 def _add_requests(people: APIRouter, driver: JobDriver) -> None:
@@ -175,10 +155,10 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
     async def set_policy(changes: dict[str, Any]) -> Accepted:
         """Change fields of the elastic policy; null sets a default.  422 if they contradict."""
         try:
-            wanted = parse_policy(merged(document_of(driver.policy), changes))
+            wanted = parse_policy(merged(document_of(driver.core.policy), changes))
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
-        policy = start_that_fits(wanted, driver.policy.start_replicas)
+        policy = start_that_fits(wanted, driver.core.policy.start_replicas)
         return await _request(
             driver, events.PolicySet(policy=policy, said=changes_in_words(changes))
         )

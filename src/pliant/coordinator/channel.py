@@ -127,7 +127,7 @@ class _Listener:
             is_sign = isinstance(message, Alive)
         self._count += 1
         if is_sign or self._count % HEARD_EVERY == 0:
-            heard = Heard(count=self._count, signs_every_s=driver.signs_every_s)
+            heard = Heard(count=self._count, signs_every_s=driver.core.signs_every_s)
             self._channel.send(heard, driver.incarnation)
 
     def _message_of(self, data: bytes) -> Message | None:

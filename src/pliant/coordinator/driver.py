@@ -52,8 +52,6 @@ from pliant.core.events import (
 from pliant.core.host_groups import GroupRule
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.failure.worker_activity import held_up_by
-from pliant.core.policy.decide import Policy
-from pliant.core.tenancy import Demand
 from pliant.core.text import worker_name
 from pliant.core.values import Incarnation, NodeId
 from pliant.machine.clock import TICK_S, Clock
@@ -94,9 +92,9 @@ class JobDriver:
 
         self.nodes = JobNodes(settings.node_s, settings.silent_s, are_joint=hosts_per_replica > 1)
         self.log = log
-        self._core = CoreHolder(settings, self.refuse)
+        self.core = CoreHolder(settings, self.refuse)
         self._has_begun = False
-        self._register = HeldRegister(register, is_sole=not settings.nodes_may_come)
+        self.register = HeldRegister(register, is_sole=not settings.nodes_may_come)
         self._is_gone_told = False
         self._orders = Outbox(self.nodes)
         self._notes = NoteLog(log, metrics_path)
@@ -110,8 +108,8 @@ class JobDriver:
         self._joint_hosts = HostGroups(rule, self.nodes, log)
         self._inbox = Inbox()
         self._joint = GroupCommit(
-            core=self._core,
-            register=self._register,
+            core=self.core,
+            register=self.register,
             nodes=self.nodes,
             inbox=self._inbox,
             now_s=clock.now_s,
@@ -133,37 +131,12 @@ class JobDriver:
     @property
     def incarnation(self) -> Incarnation:
         """Number of this coordinator; known once it has begun."""
-        return self._core.state.membership.incarnation
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the register has it that the job has ended: nobody goes on with it."""
-        return self._register.has_outcome
-
-    @property
-    def is_register_gone(self) -> bool:
-        """Whether the register was removed, or moved with its directory, while the job ran."""
-        return self._register.is_gone
+        return self.core.state.membership.incarnation
 
     @property
     def is_calm(self) -> bool:
         """Whether no change of the members is under way."""
-        return self._has_begun and self._core.is_calm
-
-    @property
-    def policy(self) -> Policy:
-        """What counts now: what someone has set, or what the job was started with."""
-        return self._core.policy
-
-    @property
-    def signs_every_s(self) -> float:
-        """How far apart the signs of life of an agent, and of each of its replicas, are to be."""
-        return self._core.signs_every_s
-
-    @property
-    def demand(self) -> Demand:
-        """What the outside must know of the job now; known once it has begun."""
-        return self._core.demand
+        return self._has_begun and self.core.is_calm
 
     @property
     def idle_s(self) -> float | None:
@@ -173,7 +146,7 @@ class JobDriver:
     @property
     def waits_for(self) -> list[str]:
         """Members that the others wait for in this step; nobody before the job has begun."""
-        return sorted(held_up_by(self._core.state.membership)) if self._has_begun else []
+        return sorted(held_up_by(self.core.state.membership)) if self._has_begun else []
 
     # --- from agents and people --------------------------------------------------
 
@@ -207,7 +180,7 @@ class JobDriver:
         life, is_known = self.nodes.life_of(joined.node), self.nodes.is_known(joined)
         self.nodes.attach(joined, channel)
         if self._end is not None:
-            channel.send(self._end, self.incarnation)
+            self.nodes.send_to(joined.node, self._end, self.incarnation)
         if life is not None and joined.life.follows(life):
             self.put(NodeLost(node=joined.node))
         if joined.replicas or not is_known:
@@ -238,19 +211,19 @@ class JobDriver:
         """
         if not self._has_begun:
             await self.begin()
-        if self._core.state.sizing.policy is not None:  # of a coordinator before
-            write_policy(self.log, self._core.state.sizing.policy)
+        if self.core.state.sizing.policy is not None:  # of a coordinator before
+            write_policy(self.log, self.core.state.sizing.policy)
         try:
             while self._end is None:
                 await self._look_at_register()
                 now_s = self._clock.now_s()
                 self._stop_if_register_is_gone()
-                await self._joint_hosts.join_due(now_s, self._register.confirm, self.incarnation)
-                due_s = self._core.due_s(now_s) - now_s
+                await self._joint_hosts.join_due(now_s, self.register.confirm, self.incarnation)
+                due_s = self.core.due_s(now_s) - now_s
                 await self._turn(await self._inbox.take_events(min(max(due_s, 0.0), TICK_S)))
                 await write_what_is_held(self.log, self._inbox)
                 self._snapshots.write_if_due(self.history)
-                self._inputs.write_state_if_due(self._core.state)
+                self._inputs.write_state_if_due(self.core.state)
                 self._ledgers.look_if_due(self._clock.now_s())
         finally:
             self._inbox.close()
@@ -267,12 +240,12 @@ class JobDriver:
             ConflictError: another coordinator does the same at this moment.
             PermanentError: the register cannot be read or written.
         """
-        recorded = await self._register.read()
+        recorded = await self.register.read()
         now_s = self._clock.now_s()
-        ready = self._core.begin(now_s=now_s, register=recorded, is_asked=is_asked)
+        ready = self.core.begin(now_s=now_s, register=recorded, is_asked=is_asked)
         self._has_begun = True
         if ready.register is not None:
-            await self._register.write(ready.register)
+            await self.register.write(ready.register)
         await self._command(ready)
         self._look_at_s = now_s + LOOK_S
         self.history = await self._snapshots.read()
@@ -294,14 +267,14 @@ class JobDriver:
             self._clock.has_slept = False
             self._look_at_s = now_s + LOOK_S
             try:
-                await self._register.confirm()
+                await self.register.confirm()
                 self.confirmations += 1
             except OSError as error:  # it was not seen; whatever needs it asks again
                 _log.warning("the register could not be read: %s", error)
 
     def _stop_if_register_is_gone(self) -> None:
         """Ask for the last boundary: what is kept there another may go on from."""
-        if self._register.is_gone and not self._is_gone_told:
+        if self.register.is_gone and not self._is_gone_told:
             self._is_gone_told = True
             self.put(SuspendRequested(reason="the directory of the run is gone"))
             self.put(StopRequested())  # where its script keeps no checkpoints
@@ -315,7 +288,7 @@ class JobDriver:
         """
         heard = Turn()
         try:
-            hold_back_of_many(self.log, len(self._core.state.replicas))
+            hold_back_of_many(self.log, len(self.core.state.replicas))
             await self._joint.to(batch, heard)
             self._orders.begin(heard.answers)
             num_told = self._tell_at_once(heard.answers)
@@ -330,7 +303,7 @@ class JobDriver:
                 one.answer(None)
         if self._failure is not None and self._end is None:
             end = EndJob(exit_code=EXIT_FAILED, reason=self._failure)
-            await self._register.confirm()  # R20
+            await self.register.confirm()  # R20
             self.end(end)
 
     def _tell_at_once(self, answers: Sequence[Answered]) -> int:
@@ -360,8 +333,8 @@ class JobDriver:
     async def _command(self, ready: Ready, *, is_told: bool = False) -> None:
         for command in ready.commands:
             if isinstance(command, Publish | EndJob):  # R20
-                await self._register.confirm()
-            if isinstance(command, Publish) and self._register.is_gone:
+                await self.register.confirm()
+            if isinstance(command, Publish) and self.register.is_gone:
                 command = replace(command, is_register_gone=True)
             self.log.write_value(command)
             if not is_told:
@@ -370,7 +343,7 @@ class JobDriver:
     def _send(self, command: Command, incarnation: Incarnation) -> None:
         if isinstance(command, EndJob):
             self._end = command
-        self._orders.send(command, incarnation, self._core.living)
+        self._orders.send(command, incarnation, self.core.living)
 
     # --- the log ----------------------------------------------------------------------
 
@@ -404,7 +377,7 @@ class JobDriver:
     def _has_worker(self, note: messages.LedgerGrown | messages.OutputGrown) -> bool:
         """Whether a worker is one of this job: an agent names others only to fill the disk."""
         is_one = (note.worker or 0) < self._workers_per_replica
-        return is_one and self._has_begun and self._core.has_named(note.replica)
+        return is_one and self._has_begun and self.core.has_named(note.replica)
 
     def _on_committed(self, note: messages.Committed) -> None:
         if not self._notes.commits_once(note.step, note.generation):

@@ -196,7 +196,7 @@ class HostGroups:
         self._tries = host_groups.opened(self._tries, joint)
         for node in joint.hosts:
             self._hosts[node].alone = None
-            self._nodes.send_note(node, order, incarnation)
+            self._nodes.send_to(node, order, incarnation)
 
     def _alone(self) -> list[LoneHost]:
         """Return the hosts that can be told to be one with others."""

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pliant.observe.living_replicas import ReplicaActivity
@@ -91,10 +90,3 @@ class BoardCollector:
         yield family
         pause_s = sum(resize.pause_s or 0.0 for resize in resizes)
         yield CounterMetricFamily("pliant_pause_s", "Seconds of pause, summed.", value=pause_s)
-
-
-def registry_of(board: Callable[[], Board], refused: Mapping[str, int]) -> CollectorRegistry:
-    """Return a registry of its own, so that two jobs of one process do not meet."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(BoardCollector(board, refused))
-    return registry

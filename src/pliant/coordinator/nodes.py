@@ -61,11 +61,8 @@ _Told = tuple[type, Generation, float]
 class NodeChannel(Protocol):
     """The coordinator's way to one agent."""
 
-    def send(self, command: Command, incarnation: Incarnation) -> None:
-        """Queue a command; never blocks, drops it if the agent is gone."""
-
     def send_encoded(self, message: bytes) -> None:
-        """The same of one that is encoded."""
+        """Queue a message; never blocks, drops it if the agent is gone."""
 
     def hang_up(self) -> None:
         """End the connection: the agent has another one, or another agent has its name."""
@@ -294,18 +291,14 @@ class JobNodes:
             channel.send_encoded(encoded)
             one.told = told or one.told
 
-    def send_to(self, node: NodeId, command: Command, incarnation: Incarnation) -> None:
-        """Send a command to one agent, if it is connected."""
+    def send_to(
+        self, node: NodeId, command: Command | CoordinatorNote, incarnation: Incarnation
+    ) -> None:
+        """Send a command, or what goes with them, to one agent, if it is connected."""
         known = self._nodes.get(node)
         if known is not None and known.channel is not None:
-            known.channel.send(command, incarnation)
+            known.channel.send_encoded(encode(command, incarnation))
             known.told = _order_in(command) or known.told
-
-    def send_note(self, node: NodeId, note: CoordinatorNote, incarnation: Incarnation) -> None:
-        """Send what is no command to one agent, if it is connected."""
-        known = self._nodes.get(node)
-        if known is not None and known.channel is not None:
-            known.channel.send_encoded(encode(note, incarnation))
 
     def was_just_told(self, node: NodeId, command: Command) -> bool:
         """Whether an agent was sent this order on its connection a moment ago, the last of all."""
@@ -327,7 +320,7 @@ class JobNodes:
                 return {self._homes[name] for name in command.to if name in self._homes}
 
 
-def _order_in(command: Command) -> _Told | None:
+def _order_in(command: Command | CoordinatorNote) -> _Told | None:
     """Return which order a command is, told now; None if it is none."""
     if isinstance(command, Prepare | Switch | Reform):
         return type(command), command.order.generation, time.monotonic()

@@ -1,4 +1,4 @@
-"""What every served app has: a token, readable refusals, a sign of life, pages of its log.
+"""What every served app has: a token, readable refusals, a sign of life, numbers, pages of its log.
 
 Owns these, once.  The bearer's token (RFC 6750) is checked before anything else of a request is
 read.  Knows nothing of what else is served.
@@ -18,6 +18,8 @@ from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response,
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -186,6 +188,23 @@ def _is_text(body: bytes) -> bool:
 def new_router() -> APIRouter:
     """Return the routes for who knows the token."""
     return APIRouter(prefix="/v1", route_class=TextRoute)
+
+
+def registry_of(collector: Collector) -> CollectorRegistry:
+    """Return a registry of its own, so that two jobs of one process do not meet."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry
+
+
+def add_metrics(app: FastAPI, collector: Collector) -> None:
+    """Serve the numbers of a collector."""
+    registry = registry_of(collector)
+
+    @app.get("/metrics", response_class=Response, tags=["machines"])
+    async def metrics() -> Response:
+        """Return the numbers for Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def add_events(router: APIRouter, path: Path) -> None:

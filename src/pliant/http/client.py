@@ -86,7 +86,7 @@ class Caller:
             response = self._http.request(method, path, content=content, timeout=timeout_s)
         except httpx.HTTPError as error:
             tls_fault = fault_of_tls(error, self._handle.url, self._handle.tls)
-            said = f"{who} does not answer at {self._handle.url}: {tls_fault or _said(error)}"
+            said = f"{who} does not answer at {self._handle.url}: {tls_fault or said_of(error)}"
             if tls_fault is None and not isinstance(self._handle, Served):
                 said = _unanswered(self._handle, error)
             raise ConfigError(said) from None
@@ -163,7 +163,7 @@ def refusal(response: httpx.Response, kind: str) -> str:
     return f"the {kind} refused the request with HTTP status {response.status_code}"
 
 
-def _said(error: httpx.HTTPError) -> str:
+def said_of(error: Exception) -> str:
     """Say what went wrong, as the system calls it where it was the system that refused."""
     return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
@@ -172,11 +172,11 @@ def _unanswered(job: Handle, error: httpx.HTTPError) -> str:
     """Say that nobody coordinates at a place: what becomes of the job is not known there."""
     if str(error).startswith("[Errno -"):  # not the system's, but of who looks names up
         return (
-            f"{httpx.URL(job.url).host} is not known on this host: {_said(error)}; give --join "
+            f"{httpx.URL(job.url).host} is not known on this host: {said_of(error)}; give --join "
             "its address"
         )
     return (
-        f"no coordinator answers at {job.url}: {_said(error)}; the job has ended, or trains on "
+        f"no coordinator answers at {job.url}: {said_of(error)}; the job has ended, or trains on "
         "until one is there again: start it with the same words, or name its place in --join"
     )
 

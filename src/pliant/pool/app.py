@@ -24,20 +24,19 @@ from collections.abc import Awaitable
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
 from pliant.core.text import printable_values
-from pliant.http.app import RequestBody, TextRoute, add_events, new_app, new_router
+from pliant.http.app import RequestBody, TextRoute, add_events, add_metrics, new_app, new_router
 from pliant.machine.interfaces import user_name
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError, ReleasedError
 from pliant.pool.auth import ForbiddenError, Gate, SharedGate
 from pliant.pool.driver import PoolDriver
-from pliant.pool.pool_metrics import pool_registry
+from pliant.pool.pool_metrics import PoolCollector
 from pliant.pool.pool_status import board_of
 from pliant.spec.model import NAME
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, User
@@ -102,12 +101,7 @@ def create_app(
         return board_of(driver)
 
     app.include_router(router)
-    registry = pool_registry(lambda: board_of(driver), driver.counts)
-
-    @app.get("/metrics", response_class=Response, tags=["machines"])
-    async def metrics() -> Response:
-        """Return the numbers of the pool for Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    add_metrics(app, PoolCollector(lambda: board_of(driver), driver.counts))
 
     @app.exception_handler(ForbiddenError)
     async def forbid(_: Request, error: ForbiddenError) -> JSONResponse:

@@ -16,7 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
-from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal
+from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal, said_of
 from pliant.machine.files import is_shared_directory
 from pliant.machine.registry import SOCKET, find_pool
 from pliant.wire.offers import Offer, Report
@@ -82,11 +82,7 @@ class ClaimAtPool:
         try:
             return self._http.request(method, url, headers=headers, **values)
         except httpx.HTTPError as error:
-            raise UnheardError(f"pool {self._pool} did not answer: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+            raise UnheardError(f"pool {self._pool} did not answer: {said_of(error)}") from error
 
 
 def offer_in(response: httpx.Response) -> Offer:
@@ -156,7 +152,7 @@ class Pusher:
                     return
                 failure = f"HTTP status {answer.status_code}"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                failure = _said(error)
+                failure = said_of(error)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)
         _log.warning("the offer to %s waits for its next report: %s", claim, failure)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned, kinds
@@ -34,9 +34,9 @@ from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
 from pliant.pool.devices import DeviceWatch
 from pliant.pool.pool_metrics import PoolCounts
-from pliant.pool.publishing import OfferPublisher
+from pliant.pool.publishing import fresh_offers, saved_claims
 from pliant.pool.recovery import Recovery, Returned
-from pliant.pool.state import SavedPool, StateFile
+from pliant.pool.state import SavedPool, StateFile, names_of
 from pliant.wire.offers import Offer, Report
 
 LOOK_S = 1.0
@@ -66,7 +66,8 @@ class PoolDriver:
         settings: PoolSettings | None = None,
     ) -> None:
         settings, life = settings or PoolSettings(), secrets.token_hex(4)
-        self.saved = numbered(saved).model_copy(update={"life": life})
+        revision = max(saved.revision, int(wall()))  # the file may be lost
+        self.saved = numbered(saved).model_copy(update={"life": life, "revision": revision})
         """What is set, and what is written of it; its claims are those of the life before."""
 
         self.follows = follows
@@ -94,15 +95,10 @@ class PoolDriver:
             wall=wall,
             settings=settings,
         )
-        self.publisher = OfferPublisher(
-            allocator=self.allocator,
-            claims=self.claims,
-            state=state,
-            pusher=pusher,
-            log=log,
-            clock=clock,
-            revision=max(saved.revision, int(wall())),  # the file may be lost
-        )
+        self.failure = ""
+        """Why the state cannot be written; nothing is handed out meanwhile."""
+
+        self._state = state
         self.pusher = pusher
         self.watch = watch
         self._log = log
@@ -126,8 +122,8 @@ class PoolDriver:
         self.allocator.write_beginning()
         async with self.changing():
             self._recover()
-        if self.publisher.failure:
-            raise OSError(self.publisher.failure)
+        if self.failure:
+            raise OSError(self.failure)
 
     async def run(self) -> None:
         """Watch over claimants and waits until ``stop``."""
@@ -150,8 +146,40 @@ class PoolDriver:
             try:
                 yield self
             finally:
-                before = None if self.recovery is None else self.recovery.known.values()
-                await self.publisher.publish(self.saved, before)
+                await self._publish()
+
+    async def _publish(self) -> None:
+        """Write what has changed; then tell those whom it concerns."""
+        if not self.allocator.has_changed:
+            return
+        offers = fresh_offers(self.claims, self.saved)
+        revision = self.saved.revision + len(offers)
+        if self.recovery is None:
+            claims = saved_claims(self.claims, offers)
+        else:  # those of the life before, while they are not known better
+            claims = tuple(self.recovery.known.values())
+        written = self.saved.model_copy(update={"revision": revision, "claims": claims})
+        try:
+            await asyncio.to_thread(self._write, written, offers)
+        except OSError as error:
+            if not self.failure:
+                self._log.write("not_written", reason=f"{error.strerror}: {error.filename}")
+            self.failure = str(error.strerror)
+            return
+        self.failure = ""
+        self.saved = self.saved.model_copy(update={"revision": revision})
+        self.allocator.published()
+        for name, offer in offers.items():
+            claimant = self.claims.by_name[name]
+            claimant.tell(offer)
+            if claimant.report.url:
+                self.pusher.push(name, offer, url=claimant.report.url, token=claimant.report.token)
+
+    def _write(self, written: SavedPool, offers: Mapping[str, Offer]) -> None:
+        """Write the state, and let those who are about to be told take what they are offered."""
+        self._state.write(written)
+        for name, offer in offers.items():
+            self.watch.grant(name, offer.devices, uid=self.claims.by_name[name].uid)
 
     def stop(self) -> list[str]:
         """End ``run`` soon; return the claimants that keep what they hold."""
@@ -220,11 +248,29 @@ class PoolDriver:
                     if self.recovery is not None:
                         return self._hear_early(self.recovery, name, report, uid)
                     self.claims.hear_report(name, report, uid=uid)
-                return self.publisher.answer(name, self.saved)
+                return self._answer(name)
             except RefusedError as error:
                 if not error.is_temporary or self._clock.now_s() >= until_s:
                     raise
             await asyncio.sleep(TICK_S)
+
+    def _answer(self, name: str) -> Offer:
+        """Return the newest offer to a claimant, with the reason as it is now.
+
+        Raises:
+            RefusedError: it is gone, or the state cannot be written.
+        """
+        claimant = self.claims.by_name.get(name)
+        if claimant is None:  # it was seen dead meanwhile
+            raise RefusedError(f"the claim {name} is gone", is_temporary=True)
+        offer = claimant.offer
+        if offer is None:
+            sentence = f"the pool cannot write its state: {self.failure}"
+            raise RefusedError(sentence, is_temporary=True)
+        if not offer.devices:
+            why = kinds.why_of(self.allocator.core, name, names=names_of(self.saved))
+            return offer.model_copy(update={"reason": why})
+        return offer
 
     async def release(self, name: str, *, by: str) -> str:
         """End a claim of somebody: it is told so, and after its notice what is left is ended.

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pliant.observe.log import Record
@@ -66,13 +65,6 @@ class PoolCollector:
             yield CounterMetricFamily(
                 f"pliant_pool_{name}", help_text, value=self._counts.counts[kind]
             )
-
-
-def pool_registry(board: Callable[[], dict[str, Any]], counts: PoolCounts) -> CollectorRegistry:
-    """Return a registry of its own."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(PoolCollector(board, counts))
-    return registry
 
 
 def _devices(board: dict[str, Any]) -> Iterator[Metric]:

@@ -31,7 +31,7 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
         "free": max(0, min(len(summary.free), summary.limit - in_use)),
         "follows": driver.follows or None,
         "recovering": driver.awaited(),
-        "failure": driver.publisher.failure or None,
+        "failure": driver.failure or None,
         "devices": _devices(driver, claims),
         "claims": claims,
         "teams": [

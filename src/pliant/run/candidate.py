@@ -197,7 +197,7 @@ class _Standing:
             ) as host:
                 end = await self._until_the_end(host)
                 await host.driver.nodes.hung_up(HANG_UP_S)
-            if host.driver.is_over:
+            if host.driver.register.has_outcome:
                 (config.out / run_files.TOKEN).unlink(missing_ok=True)
             await aside(location.remove_sign)
             return end

@@ -119,7 +119,7 @@ class Host:
         end = _or_unsaved(end, self.driver.board)
         if end.exit_code == EXIT_STOPPED and self.asked:
             end = replace(end, reason=f"{end.reason}: {self.asked[0]}")
-        if self.driver.is_register_gone:
+        if self.driver.register.is_gone:
             end = self.directory.end_without_it(end, self.driver.board)
         self.log.write("job_ended", exit_code=end.exit_code, reason=end.reason)
         return end

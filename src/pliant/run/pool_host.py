@@ -157,9 +157,8 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
 
 def _put_to_rest(driver: PoolDriver, state: StateFile) -> None:
     """Keep what the next pool of this name begins with."""
-    revision = driver.publisher.revision
     try:
-        state.write(at_rest(driver.saved.model_copy(update={"revision": revision})))
+        state.write(at_rest(driver.saved))
     except OSError as error:  # what was written last is there still
         driver.log_complaint(f"what was set cannot be kept: {error.strerror}")
 

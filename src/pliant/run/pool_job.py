@@ -285,7 +285,7 @@ class Tenant:
             self._tenancy = tenancy.end_asked(self._tenancy, reason=record.get("reason") or "")
         if kind in NEWS and self._life is not None:
             driver = self._life.host.driver
-            self._demand = next_demand(driver.demand, self._demand, driver.policy)
+            self._demand = next_demand(driver.core.demand, self._demand, driver.core.policy)
             self._tenancy = replace(self._tenancy, min_replicas=self._wanted.min_replicas)
             self._report_changes()
 

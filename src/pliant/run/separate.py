@@ -119,7 +119,7 @@ async def _coordinate(
                 if agent is not None:
                     await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)
-        if host.driver.is_over:
+        if host.driver.register.has_outcome:
             (config.out / run_files.TOKEN).unlink(missing_ok=True)
         await aside(location.remove_sign)
     return end.exit_code

@@ -90,32 +90,34 @@ class PartMet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartStarted:
-    """To the head: a worker has a process."""
+class OfWorker:
+    """To the head: something of one worker that the part runs."""
 
     replica: Replica
     place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartStarted(OfWorker):
+    """A worker has a process."""
+
     pid: Count
     device: Count | None
     type: Literal["started"] = "started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartReaped:
-    """To the head: the process of a worker was reaped; what it has said follows."""
+class PartReaped(OfWorker):
+    """The process of a worker was reaped; what it has said follows."""
 
-    replica: Replica
-    place: Place
     returncode: ReturnCode
     type: Literal["reaped"] = "reaped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartEnded:
-    """To the head: how a worker has ended, and that nothing more of it follows."""
+class PartEnded(OfWorker):
+    """How a worker has ended, and that nothing more of it follows."""
 
-    replica: Replica
-    place: Place
     kind: ExitKind
     detail: str
     worker: Place | None
@@ -123,21 +125,17 @@ class PartEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartSilent:
-    """To the head: at so many looks in a row a worker has shown no life; said when it changes."""
+class PartSilent(OfWorker):
+    """At so many looks in a row a worker has shown no life; said when it changes."""
 
-    replica: Replica
-    place: Place
     looks: Count
     type: Literal["silent"] = "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartSaid:
-    """To the head: what a worker has said, as a message of ``wire.codec``."""
+class PartSaid(OfWorker):
+    """What a worker has said, as a message of ``wire.codec``."""
 
-    replica: Replica
-    place: Place
     message: str
     type: Literal["said"] = "said"
 

@@ -20,6 +20,7 @@ from pliant.wire.codec import Refusal, decode
 from pliant.wire.host_records import (
     LinkRecord,
     MeetParts,
+    OfWorker,
     PartEnded,
     PartLeaving,
     PartMet,
@@ -103,18 +104,14 @@ class HeadWorkers:
                 self._pass_on(link, message)
             case PartLeaving(notice_s=notice_s):
                 self._on_leaving(notice_s)
-            case PartStarted() | PartReaped() | PartEnded() | PartSilent() | PartSaid():
+            case OfWorker():
                 worker = self._worker(link, record.replica, record.place)
                 if worker is not None:
                     self._hear_of(worker, record)
             case _:
                 raise ValueError(f"a part says no {type(record).__name__}")
 
-    def _hear_of(
-        self,
-        worker: RemoteWorker,
-        record: PartStarted | PartReaped | PartEnded | PartSilent | PartSaid,
-    ) -> None:
+    def _hear_of(self, worker: RemoteWorker, record: OfWorker) -> None:
         match record:
             case PartStarted(replica=replica, place=place, pid=pid, device=device):
                 if (known := self._replicas.get(replica)) is not None:
@@ -129,6 +126,8 @@ class HeadWorkers:
                 worker.silent_looks = looks
             case PartSaid(message=message):
                 worker.hear_words(message)
+            case _:
+                pass
 
     def _worker(self, link: HostLink, replica: ReplicaId, place: int) -> RemoteWorker | None:
         """Return a worker of a part; None: it has none of this name, or no longer."""
