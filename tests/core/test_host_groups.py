@@ -25,7 +25,6 @@ from pliant.core.host_groups import (
     host_groups,
     next_look_s,
     opened,
-    succeeded,
     without,
 )
 from pliant.core.placement import PlacementRule
@@ -132,7 +131,7 @@ def test_whoever_does_not_reach_whom_all_are_joined_once_they_do(
             ways = itertools.combinations(joint.hosts, 2)
             missed = [(one, other) for one, other in ways if (other, one) in barred]
             if now_s >= mended_s or not missed:
-                tries = succeeded(tries, joint, now_s=now_s)
+                tries = opened(tries, joint, joined_s=now_s)
                 for node in joint.hosts:
                     del lone[node]
                 continue
@@ -245,7 +244,7 @@ def test_two_that_part_again_and_again_are_left_alone_for_longer_each_time() -> 
     pauses = []
 
     for lived_s in (1.0, 1.0, STEADY_S, 1.0):
-        tries = succeeded(opened(tries, joint), joint, now_s=0.0)
+        tries = opened(opened(tries, joint), joint, joined_s=0.0)
         tries = failed(tries, B, [A], now_s=lived_s)
         pauses.append(tries[pair(A, B)].until_s - lived_s)
 

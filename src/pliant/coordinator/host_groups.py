@@ -112,7 +112,7 @@ class HostGroups:
             return
         joint = NodeHosts(head, known.parts)
         if self._joint.get(head) != joint:
-            self._tries = host_groups.succeeded(self._tries, joint, now_s=now_s)
+            self._tries = host_groups.opened(self._tries, joint, joined_s=now_s)
             self._joined.append(joint)
         self._joint[head] = joint
 

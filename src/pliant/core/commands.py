@@ -37,17 +37,20 @@ class RollCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
-    """Build the groups of ``order`` in the background and answer Prepared."""
+class _Meeting:
+    """An order whose members are to meet."""
 
     to: tuple[ReplicaId, ...]
-    """The members of ``order`` and its leavers."""
-
     order: Order
 
     secret: str = field(default="", repr=False)
     """Of the generation, hex; given by the coordinator's shell just before it is sent.  The core
     never sees it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare(_Meeting):
+    """Build the groups of ``order`` in the background and answer Prepared; leavers hear it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +62,8 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reform:
+class Reform(_Meeting):
     """Abandon every older generation and form ``order`` now."""
-
-    to: tuple[ReplicaId, ...]
-    order: Order
-
-    secret: str = field(default="", repr=False)
-    """Of the generation, hex; given by the coordinator's shell just before it is sent.  The core
-    never sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

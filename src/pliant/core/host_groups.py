@@ -109,15 +109,18 @@ Pair = frozenset[NodeId]
 PairTries = Mapping[Pair, PairTry]
 
 
-def opened(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
-    """Return what is known of pairs once these hosts are told to be one."""
-    return {**tries, **_opened(tries, joint)}
+def opened(
+    tries: PairTries, joint: NodeHosts, *, joined_s: float | None = None
+) -> dict[Pair, PairTry]:
+    """Return what is known of pairs once these hosts are told to be one, or are (``joined_s``).
 
-
-def succeeded(tries: PairTries, joint: NodeHosts, *, now_s: float) -> dict[Pair, PairTry]:
-    """Return what is known of pairs once these hosts are one."""
-    opened = _opened(tries, joint).items()
-    return {**tries, **{pair: replace(one, joined_s=now_s) for pair, one in opened}}
+    Of each two the earlier awaits the later.
+    """
+    found = dict(tries)
+    for one, other in itertools.combinations(joint.hosts, 2):
+        known = tries.get(pair := frozenset((one, other)), PairTry())
+        found[pair] = replace(known, is_open=True, awaits=one, joined_s=joined_s)
+    return found
 
 
 def failed(
@@ -141,15 +144,6 @@ def failed(
 def without(tries: PairTries, host: NodeId) -> dict[Pair, PairTry]:
     """Return what is known of pairs but for those of a host that is gone, or has begun anew."""
     return {pair: one for pair, one in tries.items() if host not in pair}
-
-
-def _opened(tries: PairTries, joint: NodeHosts) -> dict[Pair, PairTry]:
-    """Return what is known of each two of a node; the earlier of them awaits the later."""
-    found: dict[Pair, PairTry] = {}
-    for one, other in itertools.combinations(joint.hosts, 2):
-        known = tries.get(pair := frozenset((one, other)), PairTry())
-        found[pair] = PairTry(known.times, known.until_s, is_open=True, awaits=one)
-    return found
 
 
 def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) -> float:

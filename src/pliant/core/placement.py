@@ -75,6 +75,16 @@ def site_of(node: NodeId, labels: Mapping[NodeId, Labels], label: str) -> str:
     return dict(labels.get(node, ())).get(label, node)
 
 
+def _counts(
+    rule: PlacementRule, homes: Iterable[NodeId], labels: Mapping[NodeId, Labels]
+) -> tuple[Counter[NodeId], Counter[str]]:
+    """Count the replicas of each node, and of each site."""
+    here, sites = Counter(homes), Counter[str]()
+    for node, count in here.items():
+        sites[site_of(node, labels, rule.label)] += count
+    return here, sites
+
+
 def next_home(
     rule: PlacementRule,
     free: Mapping[NodeId, int],
@@ -91,11 +101,9 @@ def next_home(
     """
     if rule.how is Placement.FREE:
         return Choice(max(sorted(free), key=lambda node: free[node]), "")
-    here = Counter(homes)
-    at = {node: site_of(node, labels, rule.label) for node in (*free, *here)}
-    sites, room = Counter[str](), Counter[str]()
-    for node, count in here.items():
-        sites[at[node]] += count
+    here, sites = _counts(rule, homes, labels)
+    at = {node: site_of(node, labels, rule.label) for node in free}
+    room = Counter[str]()
     for node, count in free.items():
         room[at[node]] += count
 
@@ -129,9 +137,7 @@ def next_leaver(
     if rule.how is Placement.FREE:
         return 0
     sign = -1 if rule.how is Placement.SPREAD else 1
-    here, sites = Counter(homes), Counter[str]()
-    for node, count in here.items():
-        sites[site_of(node, labels, rule.label)] += count
+    here, sites = _counts(rule, homes, labels)
 
     def cost(index: int) -> tuple[int, int, int]:
         node = candidates[index]
@@ -155,9 +161,7 @@ def next_mover(
         return None
     homes = tuple(homes)
     index = next_leaver(rule, candidates, homes, labels)
-    before, here, sites = candidates[index], Counter(homes), Counter[str]()
-    for node, count in here.items():
-        sites[site_of(node, labels, rule.label)] += count
+    before, (here, sites) = candidates[index], _counts(rule, homes, labels)
     after = next_home(rule, free, homes, labels).node
     out, into = (site_of(node, labels, rule.label) for node in (before, after))
     gains = sites[out] > sites[into] + 1 if out != into else here[before] > here[after] + 1

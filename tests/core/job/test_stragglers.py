@@ -10,9 +10,7 @@ from pliant.core.job.stragglers import (
     AGAIN_S,
     hear_slowness,
     look_at_slow,
-    slow_among,
     slow_times,
-    with_reported,
     with_slowness,
 )
 from pliant.core.job.transaction import Transaction, draft_of
@@ -77,18 +75,8 @@ def test_it_is_slow_since_it_said_so_first() -> None:
 
 
 def test_people_hear_of_it_once_it_lasts() -> None:
-    known = with_slowness(with_slowness(NOTHING, R1, 20, 10.0), R2, 35, 40.0)
+    known = with_slowness(NOTHING, R1, 20, 10.0)
 
-    early, nobody = with_reported(known, 60.0, 60.0)
-    later, who = with_reported(known, 70.0, 60.0)
-
-    assert (early, nobody) == (known, [])
-    assert who == [R1]
-    assert with_reported(later, 71.0, 60.0) == (later, [])
     assert slow_times(known, 70.0) == []
-    assert slow_times(later, 70.0) == [(R1, 2.0, 60.0)]
-
-
-def test_the_gone_are_forgotten() -> None:
-    known = with_slowness(with_slowness(NOTHING, R1, 20, 10.0), R2, 35, 40.0)
-    assert set(slow_among(known, {R2})) == {R2}
+    told = Table({R1: replace(known[R1], is_told=True)})
+    assert slow_times(told, 70.0) == [(R1, 2.0, 60.0)]

@@ -45,7 +45,7 @@ from pliant.core.membership.member import Abandon, Build, Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
-from pliant.core.transitions import HISTORY_LENGTH, Machine
+from pliant.core.transitions import Machine
 from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
 from pliant.simulate.replay_player import CoreAlone, play
 
@@ -343,27 +343,6 @@ def test_every_entry_of_the_phases_is_used() -> None:
         short_stories()
 
     assert entries(PHASES) - seen == set()
-
-
-def test_an_impossible_move_tells_what_went_before_heartbeats_left_out() -> None:
-    state = hear(in_phase(Phase.STEADY), *signs(A))
-
-    with pytest.raises(TransitionError, match=r"all prepared.* membership steady") as raised:
-        changes.switch(state, moment())
-
-    told = [item if isinstance(item, str) else type(item).__name__ for item in raised.value.history]
-    assert len(told) == HISTORY_LENGTH
-    assert told[-8:-6] == ["Switched", "all switched: steady"]
-    assert told[-6:] == ["Spare", "Busy", "Registered", "Unrestorable", "PublishAsked", "Saved"]
-
-
-def test_a_story_makes_no_difference_to_a_value() -> None:
-    state = in_phase(Phase.STEADY)
-
-    assert state.history
-    assert state == replace(state, history=())
-    assert hash(state) == hash(replace(state, history=()))
-    assert "history" not in repr(state)
 
 
 # --- the worker's side ----------------------------------------------------------------------

@@ -51,7 +51,6 @@ def hear_answers(
             state.trouble,
             late=state.trouble.late - names if state.trouble.late else state.trouble.late,
         ),
-        history=extended(state.history, *heard),
     )
     if isinstance(heard[0], Switched):
         steps = [answer.step for answer in heard if isinstance(answer, Switched)]

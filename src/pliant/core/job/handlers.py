@@ -134,21 +134,19 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         return False
     if replica.state is ReplicaState.STARTING:
         _has_started(tx, event.replica, replica)
-    is_old = event.is_durable and event.replica in tx.job.checkpoints.outdated
-    if is_old and tx.job.phase is JobPhase.STARTING:
-        tx.job.checkpoints = replace(
-            tx.job.checkpoints, looking=tx.job.checkpoints.looking | {event.replica}
-        )
-        tx.commands.append(ListCheckpoints(to=(event.replica,), number=tx.job.checkpoints.looks))
+    known, name = tx.job.checkpoints, event.replica
+    looking = known.looking
+    if event.is_durable and name in known.outdated and tx.job.phase is JobPhase.STARTING:
+        looking |= {name}
+        tx.commands.append(ListCheckpoints(to=(name,), number=known.looks))
     elif restoring.has_looked(tx.job, event):
-        tx.job.checkpoints = replace(
-            tx.job.checkpoints, looking=tx.job.checkpoints.looking - {event.replica}
-        )
+        looking -= {name}
     tx.job.checkpoints = replace(
-        tx.job.checkpoints, outdated=tx.job.checkpoints.outdated - {event.replica}
+        known,
+        looking=looking,
+        outdated=known.outdated - {name},
+        exist=known.exist or bool(event.checkpoints),
     )
-    if event.checkpoints:
-        tx.job.checkpoints = replace(tx.job.checkpoints, exist=True)
     if tx.job.phase is JobPhase.STARTING:
         wait_s = tx.now_s + start_wait_s(tx)
         tx.job.start = replace(tx.job.start, by_s=min(tx.job.start.by_s, wait_s))
@@ -235,11 +233,11 @@ def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
     known = event.replica in tx.job.replicas
     if known and event.lineage == tx.job.membership.lineage:
         tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
+        publishers = tx.job.checkpoints.publishers | {event.replica}
         tx.job.checkpoints = replace(
-            tx.job.checkpoints, may_exist=True
-        )  # if its Saved is never heard
-        tx.job.checkpoints = replace(
-            tx.job.checkpoints, publishers=tx.job.checkpoints.publishers | {event.replica}
+            tx.job.checkpoints,
+            may_exist=True,  # if its Saved is never heard
+            publishers=publishers,
         )
         if tx.job.membership.phase is Phase.LOST:
             _wait_for_publisher(tx, event.replica)
@@ -359,9 +357,6 @@ def _other_model(mine: list[str], theirs: list[str]) -> str:
 
 # --- processes, nodes and time ----------------------------------------------------------
 
-NOW = 0.0
-"""A moment that has come: no deadline any more."""
-
 
 def on_exited(tx: Transaction, event: events.Exited) -> None:
     """Go on without a process that has ended, and whose device is free."""
@@ -441,7 +436,7 @@ def on_died_together(tx: Transaction, names: Sequence[ReplicaId]) -> None:
 def on_tick(tx: Transaction) -> None:
     """Take silence past a deadline for a loss."""
     if tx.job.start.by_s <= tx.now_s:
-        tx.job.start = replace(tx.job.start, by_s=NOW)
+        tx.job.start = replace(tx.job.start, by_s=silence.NOW)
     tx.job.nodes = replace(
         tx.job.nodes,
         apart=node_pauses.passed(tx.job.nodes.apart, tx.now_s),
@@ -449,7 +444,7 @@ def on_tick(tx: Transaction) -> None:
     )
     if tx.job.membership.trouble.retry_at_s <= tx.now_s:
         tx.job.membership = replace(
-            tx.job.membership, trouble=replace(tx.job.membership.trouble, retry_at_s=NOW)
+            tx.job.membership, trouble=replace(tx.job.membership.trouble, retry_at_s=silence.NOW)
         )
     if tx.job.phase is JobPhase.FINISHING:  # a released process may be silent as long as it likes
         lifecycle.lose_overdue_after_the_end(tx)

@@ -36,37 +36,25 @@ Pair = tuple[NodeId, NodeId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
-    """What is remembered of two nodes that could not reach each other."""
+class Pause:
+    """What is remembered of a node, or of two that could not reach each other."""
 
     times: int
     """How often in a row."""
 
-    again_at_s: float
-    """Before this nothing is started on one of them to train with the other; then one replica."""
-
-
-Apartness = Table[Pair, Apart]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
-    """What is remembered of one node."""
-
-    times: int
     since_s: float
-    """When the first of these starts failed."""
+    """When it failed first."""
 
     again_at_s: float
-    """Before this nothing is started there; then one replica."""
+    """Before this nothing is started there, or on one to train with the other; then one replica."""
 
-    why: str
+    why: str = ""
 
 
-AsideNodes = Table[NodeId, Aside]
+Apartness = Table[Pair, Pause]
+AsideNodes = Table[NodeId, Pause]
 
 Where = TypeVar("Where", NodeId, Pair)
-Pause = TypeVar("Pause", Apart, Aside)
 
 
 def passed(known: Table[Where, Pause], now_s: float) -> Table[Where, Pause]:
@@ -77,8 +65,14 @@ def passed(known: Table[Where, Pause], now_s: float) -> Table[Where, Pause]:
     return known
 
 
-def _pause_s(times: int, first_s: float, longest_s: float) -> float:
-    return min(longest_s, first_s * (1 << min(times - 1, 16)))
+def _longer(
+    old: Pause | None, now_s: float, first_s: float, longest_s: float, why: str = ""
+) -> Pause:
+    """Return the pause after another failure."""
+    times = 1 if old is None else old.times + 1
+    pause_s = min(longest_s, first_s * (1 << min(times - 1, 16)))
+    since_s = now_s if old is None else old.since_s
+    return Pause(times=times, since_s=since_s, again_at_s=now_s + pause_s, why=why)
 
 
 # --- nodes that are apart
@@ -92,9 +86,8 @@ def pair(one: NodeId, other: NodeId) -> Pair:
 def found_apart(known: Apartness, pairs: Iterable[Pair], now_s: float) -> Apartness:
     """Return the memory once these pairs were found apart; those of one attempt count once."""
     for one in sorted(set(pairs)):
-        times = known[one].times + 1 if one in known else 1
-        pause_s = _pause_s(times, APART_FIRST_S, APART_LONGEST_S)
-        known = known.put(one, Apart(times=times, again_at_s=now_s + pause_s))
+        longer = _longer(known.get(one), now_s, APART_FIRST_S, APART_LONGEST_S)
+        known = known.put(one, longer)
     return known
 
 
@@ -137,13 +130,10 @@ def set_aside(known: AsideNodes, node: NodeId, why: str, now_s: float) -> AsideN
     old = known.get(node)
     if old is not None and old.again_at_s > now_s:
         return known
-    times = 1 if old is None else old.times + 1
-    again_at_s = now_s + _pause_s(times, ASIDE_FIRST_S, ASIDE_LONGEST_S)
-    since_s = now_s if old is None else old.since_s
-    return known.put(node, Aside(times=times, since_s=since_s, again_at_s=again_at_s, why=why))
+    return known.put(node, _longer(old, now_s, ASIDE_FIRST_S, ASIDE_LONGEST_S, why))
 
 
-def lasting(known: AsideNodes, free: Iterable[NodeId], before_s: float) -> Aside | None:
+def lasting(known: AsideNodes, free: Iterable[NodeId], before_s: float) -> Pause | None:
     """Return why nothing starts on any node with room, on each since before a moment; or None."""
     found = [known.get(node) for node in free]
     if not found or any(one is None or one.since_s > before_s for one in found):

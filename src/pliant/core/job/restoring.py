@@ -90,7 +90,6 @@ def restored(state: Membership, found: CheckpointInfo) -> Membership:
         calls=found.calls,
         committed=found.committed,
         stale=state.stale,
-        history=state.history,
     )
 
 

@@ -6,7 +6,6 @@ replica leaves: it goes as any other that is sent away, so its state has other h
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 
 from pliant.core.events import Progressed
@@ -35,10 +34,12 @@ def look_at_slow(tx: Transaction) -> None:
     job = tx.job
     if not job.stragglers.slow or job.phase is not JobPhase.RUNNING:
         return
-    known = slow_among(job.stragglers.slow, trainers(job))
-    known, new = with_reported(known, tx.now_s, tx.settings.slow_s)
-    for name in new:
-        tx.notes.append(_what(known, name, tx.now_s))
+    present = trainers(job)
+    known = job.stragglers.slow.drop(*(n for n in job.stragglers.slow if n not in present))
+    for name, slow in known.items():
+        if not slow.is_told and slow.since_s + tx.settings.slow_s <= tx.now_s:
+            known = known.put(name, replace(slow, is_told=True))
+            tx.notes.append(_what(known, name, tx.now_s))
     tx.job.stragglers = replace(job.stragglers, slow=known)
     if (slowest := _to_replace(tx)) is not None:
         tx.notes.append(f"{_what(known, slowest, tx.now_s)}; a spare takes its place")
@@ -98,23 +99,6 @@ def with_slowness(known: Slowness, name: ReplicaId, tenths: int, now_s: float) -
     if before is None:
         return known.put(name, Slow(tenths=tenths, since_s=now_s))
     return known if before.tenths == tenths else known.put(name, replace(before, tenths=tenths))
-
-
-def slow_among(known: Slowness, present: Container[ReplicaId]) -> Slowness:
-    """Return the memory without those that are gone."""
-    return known.drop(*(name for name in known if name not in present))
-
-
-def with_reported(
-    known: Slowness, now_s: float, after_s: float
-) -> tuple[Slowness, list[ReplicaId]]:
-    """Return the memory in which all are told that are slow for so long, and who is new of them."""
-    new = [
-        name for name, slow in known.items() if not slow.is_told and slow.since_s + after_s <= now_s
-    ]
-    for name in new:
-        known = known.put(name, replace(known[name], is_told=True))
-    return known, new
 
 
 def slow_times(known: Slowness, now_s: float) -> list[tuple[ReplicaId, float, float]]:

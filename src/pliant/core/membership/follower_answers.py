@@ -25,38 +25,37 @@ from pliant.core.values import Generation, ReplicaId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """The group of this place is connected."""
+class _OfGeneration:
+    """What the worker of a place says of a generation."""
 
     place: int
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotBuilt:
+class Built(_OfGeneration):
+    """The group of this place is connected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotBuilt(_OfGeneration):
     """The group of this place cannot be connected."""
 
-    place: int
-    generation: Generation
     reason: str
     unreached: tuple[ReplicaId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
+class Reduced(_OfGeneration):
     """All bucket results of ``step`` are complete in this worker's memory."""
 
-    place: int
-    generation: Generation
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voted:
+class Voted(_OfGeneration):
     """This worker is ready to commit ``step``; what it says beside that."""
 
-    place: int
-    generation: Generation
     step: int
     stop: bool
     digests: tuple[int, ...]
@@ -65,36 +64,26 @@ class Voted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(_OfGeneration):
     """This worker holds its part of the state that was handed over."""
 
-    place: int
-    generation: Generation
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(_OfGeneration):
     """This worker has done its part of all that was to be kept."""
 
-    place: int
-    generation: Generation
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateNamed:
+class StateNamed(_OfGeneration):
     """What this worker's state consists of: a short text of each value, by its name."""
 
-    place: int
-    generation: Generation
     names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(_OfGeneration):
     """What this worker did in a generation has failed."""
 
-    place: int
-    generation: Generation
     reason: str
     is_refusal: bool = False
     """The state that it was given cannot be its own: who asks again gets the same."""

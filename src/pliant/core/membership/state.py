@@ -22,7 +22,6 @@ from pliant.core.events import Spare
 from pliant.core.heartbeats import SILENCE_S, found_at_s
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
-from pliant.core.transitions import EventHistory, extended
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -257,9 +256,6 @@ class Membership:
     stale: int = 0
     """Messages dropped because they came too late."""
 
-    history: EventHistory = field(default=(), compare=False, repr=False)
-    """What it heard and did last, heartbeats left out."""
-
 
 Outcome = tuple[Membership, tuple[Command, ...]]
 
@@ -270,8 +266,7 @@ def moved(state: Membership, cause: str, phase: Phase) -> Membership:
     Raises:
         TransitionError: it does not lead there.
     """
-    PHASES.follow(state.phase, cause, phase, history=state.history)
-    return replace(state, phase=phase, history=extended(state.history, f"{cause}: {phase}"))
+    return replace(state, phase=PHASES.follow(state.phase, cause, phase))
 
 
 def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
@@ -412,7 +407,7 @@ def under_way(state: Membership) -> Order:
     order = state.orders.attempt or state.orders.recorded
     if order is None:
         event = "to ask for the generation under way"
-        raise TransitionError(phase=state.phase, event=event, history=state.history)
+        raise TransitionError(phase=state.phase, event=event)
     return order
 
 

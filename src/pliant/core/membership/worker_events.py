@@ -27,7 +27,6 @@ from pliant.core.membership.state import (
     under_way,
 )
 from pliant.core.membership.transitions import PHASES, Phase
-from pliant.core.transitions import extended
 from pliant.core.values import NO_GENERATION, ReplicaId
 
 MORE_LINKS = 20
@@ -87,11 +86,7 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
     """Remember that this was said, and that who said it is alive."""
     if not (isinstance(event, events.Refused) and event.joiner):  # said by a survivor about one
         is_mute = isinstance(event, events.Progressed) and event.is_spoken_for
-        # Of a Progressed no more is told: a thousand agents send two thousand a second.
-        heard = None if isinstance(event, events.Progressed) else event
-        state = _alive(state, event.replica, moment, is_mute=is_mute, heard=heard)
-    else:
-        state = replace(state, history=extended(state.history, event))
+        state = _alive(state, event.replica, moment, is_mute=is_mute)
     if (
         isinstance(event, events.Broken | events.Refused)
         and event.generation >= state.orders.issued - 1
@@ -107,14 +102,9 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
 
 
 def _alive(
-    state: Membership,
-    replica: ReplicaId,
-    moment: Moment,
-    *,
-    is_mute: bool = False,
-    heard: events.WorkerEvent | None = None,
+    state: Membership, replica: ReplicaId, moment: Moment, *, is_mute: bool = False
 ) -> Membership:
-    """Start the replica's silence anew; what it asked for with Busy lasts.  ``heard``: to tell."""
+    """Start the replica's silence anew; what it asked for with Busy lasts."""
     pulse = state.pulses.get(replica) or Pulse(silent_at_s=NEVER)
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
     mute_at_s = min(pulse.mute_at_s, moment.now_s) if is_mute else NEVER
@@ -125,12 +115,7 @@ def _alive(
         trouble = replace(
             trouble, unheard=trouble.unheard - {replica}, unsure=trouble.unsure - {replica}
         )
-    return replace(
-        state,
-        pulses=state.pulses.put(replica, pulse),
-        trouble=trouble,
-        history=state.history if heard is None else extended(state.history, heard),
-    )
+    return replace(state, pulses=state.pulses.put(replica, pulse), trouble=trouble)
 
 
 def _timely(trouble: Trouble, replica: ReplicaId) -> Trouble:
