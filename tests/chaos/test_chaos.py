@@ -21,7 +21,6 @@ from tests.chaos.plan import ChaosPlan
 from tests.live import namespaces
 from tests.live.stage import DEADLINE_S
 from tests.processes import elastic, hosts
-from tests.processes.job_storm import MODELS
 
 SEED = int(os.environ.get("SEED", "1"))
 FAULTS = int(os.environ.get("FAULTS", "6"))
@@ -34,6 +33,8 @@ PACE_S = 0.1 if IS_LONG else 0.03
 """Of each micro-batch."""
 
 NAMES: tuple[str, ...] = ("a", "b", "c", "d") if IS_LONG else ("a", "b", "c")
+
+MODELS = ("gpt", "cnn", "moe", "frozen")
 
 FEW_IMPOSSIBLE = 0.02
 """Of the faults, so many may find nobody to happen to; with more, little was tried."""

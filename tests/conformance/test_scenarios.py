@@ -1,11 +1,9 @@
-"""Every ``tests/scenarios/*.txt`` plays back to exactly the transcript it contains, by each driver.
+"""Every ``tests/scenarios/*.txt`` plays back to exactly the transcript it contains.
 
 Refresh after an intended change with ``pytest --rewrite`` and read the difference; it is the core
-alone that says what is right.  Beside it the simulator's driver of single replicas plays them.  Its
-quick way of whole clusters has no such events, and is held to that driver by
-``tests/conformance/test_controlled_job.py``.  A live coordinator, with live agents whose workers
-are fakes, plays those in which agents do more than pass on what they hear
-(``not_played.SHELLS_DIFFER``), and of every other kind of line one file.
+alone that says what is right.  A live coordinator, with live agents whose workers are fakes, plays
+those in which agents do more than pass on what they hear (``not_played.SHELLS_DIFFER``), and of
+every other kind of line one file.
 """
 
 from __future__ import annotations
@@ -24,11 +22,8 @@ from tests.conformance.not_played import (
     ALSO_LIVE,
     LOST_ORDERS,
     NOT_SAID_BY_AGENTS,
-    NOT_SAID_BY_SIMULATED,
-    NOT_SIMULATED,
     SHELLS_DIFFER,
 )
-from tests.conformance.simulated import SimulatedReplicas
 
 from pliant.coordinator import nodes
 from pliant.core.job import controller
@@ -52,7 +47,6 @@ LIVE = [
 OPTION = re.compile(r" ([a-z_]+=)")
 
 each_scenario = pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-each_whole_scenario = pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
 each_live_scenario = pytest.mark.parametrize("path", LIVE, ids=lambda path: path.stem)
 
 
@@ -120,33 +114,10 @@ def test_scenario_with_live_agents(
     assert set(made[0].told) == set(NOT_SAID_BY_AGENTS.get(path.stem, {}))
 
 
-@each_whole_scenario
-def test_scenario_simulated(path: Path) -> None:
-    made: list[SimulatedReplicas] = []
-
-    def make(settings: JobSettings) -> SimulatedReplicas:
-        made.append(SimulatedReplicas(settings))
-        return made[-1]
-
-    played = play(path.read_text(), make)
-
-    assert played == path.read_text()
-    told = {line for line in made[0].told if _verb(line) not in NOT_SIMULATED}
-    assert told == set(NOT_SAID_BY_SIMULATED.get(path.stem, {}))
-
-
 def test_what_is_not_played_is_in_a_scenario() -> None:
-    texts = {path.stem: path.read_text() for path in SCENARIOS}
-    said = {
-        _verb(line.partition(" ")[2].partition(" ")[2])
-        for text in texts.values()
-        for line in text.splitlines()
-        if line.startswith("at ")
-    }
+    stems = {path.stem for path in SCENARIOS}
 
-    for table in (LOST_ORDERS, NOT_SAID_BY_AGENTS, NOT_SAID_BY_SIMULATED):
-        assert set(table) <= set(texts)
-    assert set(NOT_SIMULATED) <= said
+    assert {*LOST_ORDERS, *NOT_SAID_BY_AGENTS} <= stems
 
 
 def test_each_kind_of_line_is_played_live() -> None:
@@ -170,9 +141,3 @@ def _kinds(text: str) -> set[str]:
             kind = ("" if is_event else "> ") + words[0] + (f" {words[number]}" if number else "")
             kinds |= {kind, *(f"{kind} {name}" for name in OPTION.findall(line))}
     return kinds
-
-
-def _verb(line: str) -> str:
-    """Return what a line is about; of an exit how it was."""
-    verb, _, rest = line.partition(" ")
-    return f"exit {rest.split()[1]}" if verb == "exit" else verb

@@ -85,7 +85,7 @@ FEATURES = [
     Feature(
         name="`session.evaluate`",
         note="shared by the replicas, the same bits for any number of them",
-        proof=f"{SESSIONS}::test_a_kill_in_an_evaluation_costs_nothing",
+        proof="tests/processes/test_kills.py::test_a_kill_in_an_evaluation_loses_nothing",
     ),
     Feature(
         name="a tail or an evaluation that takes minutes",

@@ -6,11 +6,8 @@ import ctypes
 import json
 import math
 import os
-import random
 import shutil
 import signal
-import sys
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -363,50 +360,9 @@ def test_one_place_serves_one_job_at_a_time(tmp_path: Path) -> None:
     live(tmp_path, "gpt", start_another, replicas=1, steps=100_000, pace=0.03, expected_code=3)
 
 
-SAVING = ("save", "share", "publish")
-"""Points of a save; the thread that writes passes the last two."""
-
-ANYTIME = ("micro_batch", "bucket", "reduced", "vote", "commit", "tail", "restore")
-"""Points that every life passes, the last one if there is a checkpoint."""
-
-
-Meshes = tuple[dict[str, int] | None, ...]
-
-
-def kill_often(
-    directory: Path, *, seed: int, kills: int, steps: int, meshes: Meshes = (None,)
-) -> Counter[str]:
-    """Kill everything, again and again, at points of a save or anywhere; return how often where.
-
-    Of the ``meshes`` each life has the next one.
-    """
-    chance = random.Random(seed)
-    tally: Counter[str] = Counter()
-    for life in range(kills + 1):
-        point = chance.choice(SAVING if chance.random() < 0.5 else ANYTIME)
-        there = published(directory)
-        step = (_age(there[-1])[1] if there else 0) + chance.randint(0, 3)
-        step = 0 if point == "restore" else step
-        is_last = life == kills
-        job = live(
-            directory,
-            "gpt",
-            nothing if is_last else kill_where_one_stops,
-            replicas=chance.randint(1, 4 if meshes == (None,) else 2),
-            mesh=meshes[life % len(meshes)],
-            steps=steps,
-            every=chance.choice(("1steps", "2steps", "3steps")),
-            faults="" if is_last else f"*@{point}:{step}+=SIGSTOP",
-            expected_code=0 if is_last else None,
-        )
-        if not is_last:
-            tally[point] += 1
-        check_restore(job, there)
-    check(job, elastic.reference("gpt", steps), steps)
-    audit = audit_run(job.out)
-    tally["repeated"] = audit.superseded
-    assert tally["repeated"] == predicted(job)
-    return tally
+LIVES = ("save", "share", "restore", "publish", "commit")
+"""Where a life of the job ends: points of a save, of which the thread that writes passes two, of
+the restore that follows, and of a step."""
 
 
 def kill_where_one_stops(job: RunningJob) -> None:
@@ -433,43 +389,29 @@ def check_restore(job: RunningJob, there: list[Path]) -> None:
         assert (restore or {}).get("checkpoint", "") == (there[-1].name if there else "")
 
 
-def predicted(job: RunningJob) -> int:
-    """Return how many committed steps each restore undid, by the ledgers and the event log."""
-    commits: dict[int, set[int]] = defaultdict(set)
-    for line in Outcome(job, job.directory, 0).ledger:
-        if line.get("commit"):
-            commits[line["lineage"]].add(line["step"])
-    undone = 0
-    for restore in (order["restore"] for order in orders(job)):
-        if restore and not commits.get(-restore["lineage"]):
-            commits[-restore["lineage"]] = {-1}  # counted
-            for lineage, steps in commits.items():
-                if 0 < lineage < restore["lineage"]:
-                    late = {step for step in steps if step >= restore["committed"]}
-                    undone += len(late)
-                    steps -= late
-    return undone
+@pytest.mark.parametrize(
+    "meshes", [(None,), pytest.param(({"shard": 2}, {"shard": 3}, None), marks=pytest.mark.soak)]
+)
+def test_a_job_that_is_killed_whole_again_and_again_ends_as_if_it_was_not(
+    tmp_path: Path, meshes: tuple[dict[str, int] | None, ...]
+) -> None:
+    """Each life has another number of replicas, and the next one of the meshes."""
+    for number, point in enumerate(LIVES):
+        there = published(tmp_path)
+        step = _age(there[-1])[1] if there and point != "restore" else 0
+        job = live(
+            tmp_path,
+            "gpt",
+            kill_where_one_stops,
+            replicas=1 + number % 3,
+            mesh=meshes[number % len(meshes)],
+            steps=NO_END,
+            every="2steps",
+            faults=f"*@{point}:{step + 3 * (point != 'restore')}+=SIGSTOP",
+            expected_code=None,
+        )
+        check_restore(job, there)
+    steps = _age(published(tmp_path)[-1])[1] + MORE
+    job = live(tmp_path, "gpt", nothing, replicas=2, steps=steps)
 
-
-def test_a_job_that_is_killed_whole_again_and_again_ends_as_if_it_was_not(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", "11"))
-
-    assert kill_often(tmp_path, seed=seed, kills=3, steps=20).total() >= 3
-
-
-@pytest.mark.soak
-def test_a_job_of_sharded_replicas_that_is_killed_whole_again_and_again(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", "12"))
-    meshes: Meshes = ({"shard": 2}, {"shard": 3}, None)
-
-    kill_often(tmp_path, seed=seed, kills=6, steps=30, meshes=meshes)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_fifty_times(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED") or random.randrange(10_000))
-    tally = kill_often(tmp_path, seed=seed, kills=50, steps=200)
-
-    sys.stdout.write(f"SEED={seed} {dict(tally)}\n")
-    assert sum(tally[point] for point in SAVING) >= 10
+    check(job, elastic.reference("gpt", steps), steps)

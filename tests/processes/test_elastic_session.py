@@ -30,10 +30,6 @@ from pliant.observe.condensing import condense
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
-UNFROZEN = 8
-"""Steps after which the model that is frozen at first is not: a run must not end before."""
-
-
 def nothing(job: RunningJob) -> None:
     """Let the faults of the plan happen."""
 
@@ -74,36 +70,6 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
         "finished",
         "finished",
     ]
-
-
-@pytest.mark.parametrize(
-    ("point", "windows_above"),
-    [
-        pytest.param("micro_batch", 0, marks=pytest.mark.soak),
-        ("bucket", 0),
-        pytest.param("bucket", 1 << 40, marks=pytest.mark.soak),
-        ("reduced", 0),
-        pytest.param("reduced", 1 << 40, marks=pytest.mark.soak),
-        ("vote", 0),
-        ("commit", 0),
-        ("tail", 0),
-    ],
-)
-def test_a_kill_at_any_point_of_a_step_loses_nothing(
-    tmp_path: Path, point: str, windows_above: int
-) -> None:
-    outcome = run(
-        tmp_path,
-        "moe",
-        14,
-        nothing,
-        replicas=3,
-        faults=f"r2@{point}:6=SIGKILL",
-        windows_above=windows_above,
-    )
-
-    outcome.check(reference("moe", 14))
-    assert len(outcome.kinds("reform")) == 1
 
 
 def test_who_has_done_the_last_step_waits_for_no_replacement(tmp_path: Path) -> None:
@@ -148,41 +114,6 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
         assert {replica for replica, _ in texts} == {"r3"}
         assert len(texts) == workers
         assert all(text.startswith("the dataset's 'stage' is 0 here and ") for _, text in texts)
-
-
-@pytest.mark.parametrize(
-    ("victim", "fault"),
-    [
-        pytest.param("r4", "build=SIGKILL", marks=pytest.mark.soak),
-        ("r1", "prepared:3+=SIGKILL"),
-        pytest.param("r1", "boundary:3+=SIGKILL", marks=pytest.mark.soak),
-        ("r1", "transfer:3+=SIGKILL"),
-        pytest.param("r4", "transfer=SIGKILL", marks=pytest.mark.soak),
-        ("r1", "reform:2+=SIGKILL"),
-    ],
-)
-def test_a_kill_at_any_point_of_a_resize_loses_nothing(
-    tmp_path: Path, victim: str, fault: str
-) -> None:
-    def are_killed(job: RunningJob) -> bool:
-        ends = {r["replica"] for r in job.records("exited") if r["exited_kind"] == "signal"}
-        return {"r2", victim} <= ends
-
-    def play(job: RunningJob) -> None:
-        job.wait_for(lambda: are_killed(job), f"r2 and {victim} are killed")
-        job.wait_for_steps(UNFROZEN)
-
-    plan = f"r2@tail:2=SIGKILL,{victim}@{fault}"
-    outcome = run_until_over(tmp_path, "frozen", play, replicas=3, pace=0.03, faults=plan)
-
-    outcome.check(reference("frozen", outcome.steps))
-
-
-def test_two_kills_at_once_between_vote_and_commit_lose_nothing(tmp_path: Path) -> None:
-    plan = "r1@commit:6=SIGKILL,r2@vote:6=SIGKILL"
-    outcome = run(tmp_path, "cnn", 14, nothing, replicas=3, faults=plan)
-
-    outcome.check(reference("cnn", 14))
 
 
 @pytest.mark.parametrize(
@@ -370,16 +301,6 @@ def test_a_script_that_fails_on_one_replica_costs_the_others_nothing(
 
     outcome.check(reference("moe", 14))
     assert outcome.kinds("traceback")[0]["text"].rstrip().endswith("the script failed")
-
-
-@also_in_two_workers
-@pytest.mark.parametrize(
-    "fault", ["r2@evaluate:7=SIGKILL", "r1@evaluate:7=SIGKILL,r3@reform=SIGKILL"]
-)
-def test_a_kill_in_an_evaluation_costs_nothing(tmp_path: Path, fault: str, workers: int) -> None:
-    outcome = run(tmp_path, "judged", 14, nothing, replicas=3, workers=workers, faults=fault)
-
-    outcome.check(reference("judged", 14))
 
 
 @also_in_two_workers

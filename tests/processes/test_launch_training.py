@@ -42,13 +42,6 @@ with pliant.Session(
 """
 
 
-STOPS = """\
-        if sys.argv[4:] and __import__("os").path.exists(sys.argv[4]):
-            step.stop()
-"""
-"""The last lines of a tail, in a script that ends when a file is there."""
-
-
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
@@ -60,48 +53,6 @@ def training(job: RunningJob) -> set[str]:
     with job.client() as client:
         replicas = client.get("/v1/status").json()["replicas"]
     return {replica["name"] for replica in replicas if replica["state"] == "training"}
-
-
-def ask(job: RunningJob, path: str, body: object = None) -> None:
-    with job.client() as client:
-        answer = client.post(path, json=body)
-        assert answer.status_code == 202, answer.text
-
-
-def test_a_run_that_was_disturbed_ends_with_the_bits_of_one_that_was_not(
-    tmp_path: Path, script: Path
-) -> None:
-    enough = tmp_path / "enough"
-    script.write_text(SCRIPT.replace("    print(", f"{STOPS}    print("))
-    words = (script, 100_000, 0.02, 0, enough)
-    with running(tmp_path, *words, warm=True, forked=False, replicas=3) as job:
-        job.wait_for_steps(1)
-        ask(job, "/v1/scale", {"target": 2})
-        job.wait_for(lambda: len(training(job)) == 2, "two train")
-        ask(job, "/v1/scale", {"target": 3})
-        three = job.wait_for(lambda: len(names := training(job)) == 3 and names, "three train")
-        drained = min(three)
-        ask(job, f"/v1/replicas/{drained}/drain", {"notice_s": 30.0})
-        job.wait_for(lambda: drained not in training(job), "one is drained")
-        two = job.wait_for(lambda: len(names := training(job)) == 2 and names, "two are left")
-        killed = min(two)
-        os.kill(job.pid_of(killed), signal.SIGKILL)
-        job.wait_for(lambda: len(training(job) - {killed}) == 2, "it is replaced")
-        enough.touch()
-
-        assert job.process.wait(90) == 0, job.said()
-        ends = [
-            line
-            for path in (job.out / "logs").glob("r*.log")
-            for line in path.read_text().splitlines()
-            if line.startswith("digest")
-        ]
-        assert len(ends) >= 2
-        steps = [record["step"] for record in job.records("commit")]
-        assert steps == list(range(len(steps)))
-        alone = run_typed(script, len(steps), "0", "0", cwd=tmp_path, environment=os.environ)
-        assert set(ends) == {alone.stdout.splitlines()[-1]}
-        job.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(

@@ -78,17 +78,6 @@ def test_join_drain_and_the_death_of_either_stage_leave_no_trace(
 
 
 @pytest.mark.parametrize(
-    "fault", ["micro_batch:3=SIGKILL", pytest.param("commit:3=SIGKILL", marks=pytest.mark.soak)]
-)
-def test_a_kill_of_the_last_stage_in_a_step_loses_nothing(tmp_path: Path, fault: str) -> None:
-    outcome = run(
-        tmp_path, "staged", 6, nothing, replicas=2, faults=f"r2.1@{fault}", **staged({"pp": 2})
-    )
-
-    outcome.check(digest_alone(tmp_path / "alone", 6))
-
-
-@pytest.mark.parametrize(
     ("sizes", "replicas"),
     [
         ({"shard": 2, "pp": 2}, 1),

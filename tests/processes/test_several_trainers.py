@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -171,70 +170,6 @@ def test_join_drain_and_the_death_of_either_worker_leave_no_trace(
     )
 
     outcome.check(reference(model, outcome.steps))
-
-
-POINTS = ("micro_batch", "bucket", "reduced", "commit", "tail", "build", "prepared", "transfer")
-
-
-@pytest.mark.parametrize(
-    ("victim", "fault"),
-    [
-        ("r2", "vote:6=SIGKILL"),
-        ("r2.1", "reduced:6=SIGKILL"),
-        ("r2.1", "commit:6=SIGKILL"),
-        pytest.param("r2", "reduced:6=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r2", "commit:6=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r2.1", "micro_batch:6=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r2.1", "bucket:6=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r2.1", "tail:6=SIGKILL", marks=pytest.mark.soak),
-    ],
-)
-def test_a_kill_of_either_worker_at_any_point_of_a_step_loses_nothing(
-    tmp_path: Path, victim: str, fault: str
-) -> None:
-    outcome = run(tmp_path, "moe", 12, nothing, replicas=2, workers=2, faults=f"{victim}@{fault}")
-
-    outcome.check(reference("moe", 12))
-    assert "r2" in {r["replica"] for r in outcome.kinds("exited") if r["exited_kind"] == "signal"}
-
-
-@pytest.mark.parametrize(
-    ("victim", "fault"),
-    [
-        ("r1.1", "transfer:3+=SIGKILL"),
-        pytest.param("r4.1", "transfer=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r4.1", "build=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r1.1", "prepared:3+=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r1", "boundary:3+=SIGKILL", marks=pytest.mark.soak),
-        pytest.param("r1", "reform:2+=SIGKILL", marks=pytest.mark.soak),
-    ],
-)
-def test_a_kill_of_either_worker_at_any_point_of_a_resize_loses_nothing(
-    tmp_path: Path, victim: str, fault: str
-) -> None:
-    plan = f"r2.1@tail:2=SIGKILL,{victim}@{fault}"
-    outcome = run(
-        tmp_path, "frozen", 24, nothing, replicas=3, workers=2, pace=0.03, faults=plan, restarts=9
-    )
-
-    outcome.check(reference("frozen", 24))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(6))
-def test_kills_at_any_moment_lose_nothing(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-
-    def fault(number: int) -> str:
-        victim = f"r{number}" + rng.choice(["", ".1"])
-        return f"{victim}@{rng.choice(POINTS)}:{rng.randrange(3 * number)}+=SIGKILL"
-
-    plan = ",".join(map(fault, (2, 3, 5)))
-    outcome = run(
-        tmp_path, "moe", 30, nothing, replicas=3, workers=2, pace=0.02, faults=plan, restarts=9
-    )
-
-    outcome.check(reference("moe", 30))
 
 
 def test_replicas_that_are_held_keep_their_state_and_go_on_once_they_are_enough(
