@@ -12,7 +12,7 @@ WORKERS := -n 3 --dist worksteal
 QUICK := $(WORKERS) -m "not slow and not soak and not frameworks"
 DEFAULT := $(WORKERS) -m "not soak and not frameworks"
 
-.PHONY: demo test quick docs verify durations test-with lint soak fuzz chaos frameworks clean
+.PHONY: demo test quick docs verify durations test-with lint soak chaos frameworks clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,10 +22,9 @@ help:
 	@echo "make durations   make verify, and record in tests/durations.txt what each test took: over 2 seconds is slow"
 	@echo "make docs    write the documentation as a site: build/docs/index.html"
 	@echo "make test-with   what make verify runs, with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
-	@echo "make soak    long randomised runs; SEED=n repeats one"
+	@echo "make soak    long runs, and other examples for the property tests"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make chaos   a thousand faults on four hosts in one run, 90 minutes at most; needs root; FAULTS=n as many, SEED=n repeats one"
-	@echo "make fuzz    random models, data and events, and other examples for the property tests; CASES=n as many, SEED=n from this one on"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) tools/setup.py
@@ -65,20 +64,15 @@ test-with:
 	@$(PYTHON) tools/setup.py --torch $(TORCH) --venv $(OTHER)
 	$(OTHER)/bin/python -m pytest -q $(DEFAULT) $(TESTS)
 
+# Those whose examples are drawn anew, too: in "make test" they are the same for every commit.
+DRAWN := $(addprefix tests/,core wire observe checkpoint spec simulate engine/reduce engine/state coordinator)
 soak: $(READY)
 	$(PYTEST) -m soak -s --timeout=7200 --hypothesis-profile=drawn
+	$(PYTEST) -m "not soak" -n 2 --hypothesis-profile=drawn $(DRAWN)
 
 frameworks: $(READY)
 	$(PY) -m pip install -q -c constraints.txt -e ".[engine,demo,dev,frameworks]"
 	$(PYTEST) -m frameworks
-
-# Those whose examples are drawn anew, too: in "make test" they are the same for every commit.
-DRAWN := $(addprefix tests/,core wire observe checkpoint spec simulate engine/reduce engine/state coordinator)
-fuzz: CASES ?= 300
-fuzz: SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
-fuzz: $(READY)
-	SEED=$(SEED) CASES=$(CASES) $(PYTEST) -m fuzz -p no:randomly -s tests/fuzz
-	$(PYTEST) -m "not soak" -n 2 --hypothesis-profile=drawn $(DRAWN)
 
 # Some more than a thousand are planned: one or another finds nobody to happen to.
 chaos: FAULTS ?= 1020

@@ -495,8 +495,8 @@ FEATURES = [
         name="a replica on several hosts",
         note="`--hosts-per-replica`: its workers are divided evenly over hosts that are one node; "
         "also where a coordinator, or one of the hosts, is lost",
-        proof="tests/processes/test_joint_nodes_go_on.py::"
-        "test_a_coordinator_that_is_killed_and_started_again_finds_them_one",
+        proof="tests/processes/test_joint_nodes_lost.py::"
+        "test_another_coordinator_takes_over_joint_nodes",
     ),
     Feature(
         name="checkpoints of replicas of several workers",

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import psutil
 
@@ -174,7 +174,7 @@ class Forked:
 
 
 class ForkedStage:
-    """The test's end of a stage (``stage_server.py``), which adopts what its programs leave."""
+    """The test's end of a stage (``zygote.py``), which adopts what its programs leave."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -254,15 +254,13 @@ class ForkedStage:
 class Zygote:
     """The test's end of a zygote (``zygote.py``)."""
 
-    def __init__(self, plays: str, log: IO[str] | None = None, *, has_torch: bool = True) -> None:
+    def __init__(self, *, has_torch: bool) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.live.zygote", plays, *["torch"] * has_torch],
+                [sys.executable, "-m", "tests.live.zygote", *["torch"] * has_torch],
                 cwd=ROOT,
                 stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
                 env={**DEFAULT_ENVIRONMENT, **os.environ, **FIXED_ENVIRONMENT},
                 start_new_session=True,
             )
@@ -286,7 +284,7 @@ _ZYGOTES: dict[bool, Zygote] = {}
 def zygote(*, has_torch: bool = True) -> Zygote:
     """Return a zygote of this test process; it starts when it is first needed."""
     if has_torch not in _ZYGOTES:
-        _ZYGOTES[has_torch] = Zygote("tests.live.stage_server", has_torch=has_torch)
+        _ZYGOTES[has_torch] = Zygote(has_torch=has_torch)
     return _ZYGOTES[has_torch]
 
 

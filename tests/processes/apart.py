@@ -112,8 +112,6 @@ class ApartJob(RunningJob):
     timeouts: dict[str, float] = field(default_factory=dict)
     dies_once_at: Path | None = None
     """The first coordinator that is to say EndJob is killed instead, and makes this file."""
-    dies_at: str = ""
-    """An order: it is killed when it has sent that, before it logs it."""
     in_group: MemoryGroup | None = None
     """Where coordinators are started."""
     roads: dict[str, Road] = field(default_factory=dict)
@@ -187,7 +185,6 @@ class ApartJob(RunningJob):
             "least": self.least,
             "start": self.start or self.replicas,
             "dies_once_at": str(self.dies_once_at or ""),
-            "dies_at": self.dies_at,
             "port": port,
             "timeouts": self.timeouts,
         }
@@ -208,7 +205,6 @@ def apart(
     start: int | None = None,
     timeouts: dict[str, float] | None = None,
     dies_once_at: Path | None = None,
-    dies_at: str = "",
     forked: bool = True,
     in_group: MemoryGroup | None = None,
 ) -> Iterator[ApartJob]:
@@ -231,7 +227,6 @@ def apart(
             start=start,
             timeouts=timeouts or {},
             dies_once_at=dies_once_at,
-            dies_at=dies_at,
             in_group=in_group,
         )
         try:

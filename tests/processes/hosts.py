@@ -68,28 +68,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 """
 """Changes modules as they are imported, or that are when a program is forked."""
 
-MORTAL = """\
-_order, _when, _mark = (os.environ.get(f"DIES_{name}", "") for name in ("AT", "WHEN", "MARK"))
-
-def _make_mortal(module):
-    import asyncio
-    send, addressees = module.JobNodes.send, module.JobNodes._addressees
-    def send_half(self, command, incarnation):
-        if os.path.exists(_mark):
-            return
-        if type(command).__name__ == _order and os.path.exists(_when):
-            open(_mark, "w").close()
-            half = sorted(addressees(self, command))[1::2]
-            self._addressees = lambda command: half
-            asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGKILL)
-        send(self, command, incarnation)
-    module.JobNodes.send = send_half
-
-if _order and not os.path.exists(_mark):
-    _Finder("pliant.coordinator.nodes", _make_mortal)
-"""
-"""Lets a coordinator be killed while it gives an order, once: every other node has got it."""
-
 LATE = """\
 def _make_late(module):
     import asyncio
@@ -111,7 +89,7 @@ def hosts(directory: Path, *names: str, lasts_s: int = namespaces.LASTS_S) -> It
     with namespaces.network(directory, *names, lasts_s=lasts_s) as lent:
         for host in lent.hosts:
             (host.own / "train.py").write_text(SCRIPT)
-            (host.own / "sitecustomize.py").write_text(CLOCK + CHANGED + MORTAL + LATE)
+            (host.own / "sitecustomize.py").write_text(CLOCK + CHANGED + LATE)
         yield lent
 
 

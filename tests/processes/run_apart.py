@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from pliant.coordinator.driver import JobDriver
-from pliant.coordinator.loop import Answered
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConflictError
 from pliant.core.job.state import JobSettings, Ready
@@ -33,25 +32,9 @@ def die_before_the_end(mark: Path) -> None:
     JobDriver._command = carry_out_or_die  # type: ignore[assignment,method-assign]
 
 
-def die_before_a_line(mark: Path, order: str) -> None:
-    """Let the first coordinator that has sent such an order be killed before it logs the event."""
-    carry_out = JobDriver._carry_out
-
-    async def carry_out_or_die(driver: JobDriver, answered: Answered, *, is_told: bool) -> None:
-        has_sent = any(type(one).__name__ == order for one in answered.ready.commands)
-        if has_sent and is_told and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        await carry_out(driver, answered, is_told=is_told)
-
-    JobDriver._carry_out = carry_out_or_die  # type: ignore[assignment,method-assign]
-
-
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    if given["dies_at"]:
-        die_before_a_line(Path(given["dies_once_at"]), given["dies_at"])
-    elif given["dies_once_at"]:
+    if given["dies_once_at"]:
         die_before_the_end(Path(given["dies_once_at"]))
     config = JobConfig(
         name="job",

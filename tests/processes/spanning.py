@@ -111,18 +111,6 @@ class Spanning:
         said, by_name = self.records("joint_nodes"), {one.name: one for one in self.net.hosts}
         return [[by_name[name] for name in one] for one in (said[-1]["nodes"] if said else ())]
 
-    def has_ledgers_of(self, host: NetworkHost) -> bool:
-        """Whether the run has all whole lines that were written of samples on a host."""
-        theirs = [path for path in host.own.glob("runs/*/*/ledger/*") if path.is_file()]
-        ours = {path.name: path.read_bytes() for path in self.out.glob("ledger/*")}
-        lines = {path.name: path.read_bytes().rpartition(b"\n")[0] for path in theirs}
-        return bool(lines) and all(ours.get(name, b"").startswith(lines[name]) for name in lines)
-
-    def missed(self) -> list[set[str]]:
-        """Return each two hosts that have not become one node, or are no more."""
-        said = [each for one in self.records("joint_nodes") for each in one["missed"]]
-        return [{node, other} for node, others in said for other in others]
-
     def pair(self) -> list[NetworkHost]:
         """Return head and parts of the host group that the first host is not of."""
         (hosts,) = [each for each in self.nodes() if self.first not in each]

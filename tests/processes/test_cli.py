@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -165,62 +164,6 @@ def test_a_job_file_runs_like_options_and_its_audit_passes(home: Path) -> None:
     metrics = (home / "runs" / "filed" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in metrics] == list(range(25))
     assert pliant(home, "audit").returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("script", "sentence"),
-    [
-        ("print('hello')\n", "the script ended without opening a pliant.Session"),
-        (
-            "import torch\nmodel = torch.nn.Linear(2, 1)\n"
-            "optimizer = torch.optim.SGD(model.parameters())\n"
-            "for _ in range(10**9):\n    optimizer.step()\n",
-            "(train.py, line 5)",
-        ),
-        pytest.param(
-            SLOW.replace("micro_batch_size=4", "micro_batch_size=5"),
-            "use micro_batch_size 4 or 8",
-            marks=pytest.mark.soak,
-        ),
-        pytest.param(
-            SLOW.replace("global_batch_size=32", "global_batch_size=1024"),
-            "has 512 samples, fewer",
-            marks=pytest.mark.soak,
-        ),
-        (SLOW.replace("backward(", "backward(*"), "TypeError"),
-    ],
-)
-def test_a_script_that_cannot_run_gets_one_sentence(home: Path, script: str, sentence: str) -> None:
-    (home / "train.py").write_text(script)
-
-    # In a worker that is forked, modules of these tests would speak for a script without pliant.
-    start = pliant if "import pliant" in script else pliant_afresh
-    run = start(home, "run", "--max", "2", "train.py", "20")
-
-    assert run.returncode == (1 if sentence == "TypeError" else 2)
-    assert run.stdout.count("is starting") == (2 if run.returncode == 2 else 3)
-    assert run.stderr.count("\n") == 1
-    assert sentence in run.stderr
-    assert list((home / "state" / "pliant" / "jobs").iterdir()) == []
-    assert (home / "runs" / "train").exists() == (run.returncode == 1)
-
-
-def test_a_maximum_above_the_slots_names_both_numbers(home: Path) -> None:
-    run = pliant(home, "run", "--max", "9", "--start", "1", "train.py", "20")
-
-    assert run.returncode == 2
-    assert "maxReplicas=9 is above the 8 micro-batches of a step" in run.stderr
-
-
-def test_a_port_in_use_is_refused(home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-
-        run = pliant(home, "run", "--port", str(port), "train.py", "20")
-
-    assert run.returncode == 2
-    assert run.stderr == f"pliant: port {port} of 127.0.0.1 is in use; choose another with --port\n"
-    assert not (home / "runs" / "train").exists()
 
 
 def test_the_smallest_example_runs_alone_and_elastically(home: Path) -> None:

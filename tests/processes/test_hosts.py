@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -72,31 +71,6 @@ def test_a_machine_that_sleeps_loses_nobody(tmp_path: Path) -> None:
 
     outcome.check(elastic.reference("gpt", outcome.steps))
     assert not [r for r in outcome.kinds("exited") if r["exited_kind"] == "signal"]
-
-
-@pytest.mark.parametrize("lasts_s", [15.0, 60.0])
-@pytest.mark.soak
-def test_a_machine_on_which_everything_stands_still_in_turns_loses_nobody(
-    tmp_path: Path, lasts_s: float
-) -> None:
-    """As where it swaps: each process of the job stops for 1 to 5 s, its coordinator too."""
-    draw = random.Random(int(lasts_s))
-
-    def stand_still_in_turns(job: RunningJob) -> None:
-        elastic.wait_for_members(job, "r1", "r2", "r3")
-        until_s = time.monotonic() + lasts_s
-        while time.monotonic() < until_s:
-            processes = [psutil.Process(job.process.pid), *job.processes()]
-            for process in draw.sample(processes, len(processes)):
-                process.send_signal(signal.SIGSTOP)
-                threading.Event().wait(draw.uniform(1.0, 5.0))
-                process.send_signal(signal.SIGCONT)
-
-    outcome = elastic.run_until_over(tmp_path, "gpt", stand_still_in_turns, pace=0.02)
-
-    outcome.check(elastic.reference("gpt", outcome.steps))
-    assert outcome.kinds("end_replica") == []
-    assert len(outcome.kinds("start_replica")) == 3
 
 
 @pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.soak)])
@@ -251,48 +225,6 @@ def test_an_agent_that_is_told_to_end_at_once_is_not_waited_for(tmp_path: Path, 
         job.employ("far", 1)
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
         assert not job.records("exited")
-
-
-@pytest.mark.soak
-def test_a_replica_that_does_not_leave_in_the_grace_is_ended(tmp_path: Path) -> None:
-    with training(tmp_path, nodes={"near": 1}) as job:
-        elastic.wait_for_members(job, "r1")
-        job.employ("far", 1, "--grace", "2s")
-        elastic.wait_for_members(job, "r1", "r2")
-        left = psutil.Process(job.agents["far"].pid)
-        for replica in left.children(recursive=True):
-            replica.send_signal(signal.SIGSTOP)
-        left.send_signal(signal.SIGTERM)
-        job.agents.pop("far").wait(WAIT_S)
-
-        elastic.wait_for_members(job, "r1")
-        assert job.records("agent_left")
-
-
-@pytest.mark.soak
-def test_a_node_whose_agent_can_start_nothing_any_more_leaves_the_others_training(
-    tmp_path: Path,
-) -> None:
-    """Its fork server dies twice, and with it what it ran."""
-    with training(tmp_path, nodes={"near": 1, "far": 1}) as job:
-        elastic.wait_for_members(job, "r1", "r2")
-        homes = {str(r["replica"]): str(r["node"]) for r in job.records("worker")}
-        home = homes["r2"]
-        for count in (1, 2):
-            (server,) = psutil.Process(job.agents[home].pid).children()
-            server.kill()
-            job.wait_for(lambda: len(job.records("exited")) == count, "what it ran is gone")  # noqa: B023
-            if count == 1:
-                job.wait_for(lambda: len(elastic.members(job)) == 2, "another is there")
-        job.wait_for(
-            lambda: [r for r in job.records("note") if "can start nothing" in str(r["text"])],
-            "it is told",
-        )
-        elastic.wait_for_members(job, "r1")
-        steps = len(job.records("commit"))
-        job.wait_for_steps(steps + 3)
-    (failed,) = job.records("node_failed")
-    assert failed["node"] == home
 
 
 def digest_alone(home: Path) -> str:

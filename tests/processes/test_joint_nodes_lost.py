@@ -1,4 +1,4 @@
-"""Replicas that span hosts: another coordinator takes over, hosts are lost together and return."""
+"""Replicas that span hosts: coordinators and hosts are lost, or one command starts all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.live import namespaces
 from tests.live.namespaces import Network
-from tests.processes.hosts import hosts
-from tests.processes.spanning import Spanning, workers_on
+from tests.live.stage import DEADLINE_S
+from tests.processes.hosts import alone, digests, hosts, pliant, records, share
+from tests.processes.spanning import SHARDED, Spanning, workers_on
 
 from pliant.core.errors import EXIT_TAKEN_OVER
 
@@ -105,3 +106,26 @@ def test_all_hosts_are_lost_at_once_and_come_back(net: Network, out: Path, tmp_p
     job.employ(*net.hosts[1:5])
     job.trains(2, after=generation)
     job.stop()
+
+
+@pytest.mark.soak
+def test_one_command_on_every_host_trains_replicas_of_two(net: Network) -> None:
+    """The host that has the address coordinates, and has a part; nnodes counts hosts."""
+    a, b, c, *_ = net.hosts
+    for host in (a, b, c):
+        (host.own / "train.py").write_text(SHARDED)
+    words: tuple[object, ...] = ("run", "--join", f"{a.address}:7000", "--nnodes", "2:3")
+    words = (*words, "--devices-per-node", 1, "--token-file", "token")
+    words = (*words, "--workers-per-replica", 2, "--hosts-per-replica", 2, "train.py", 60)
+    first = pliant(a, *words)
+    share(a, "token", b, c)
+    second, third = pliant(b, *words), pliant(c, *words)
+
+    assert first.wait(4 * DEADLINE_S) == 0, a.said()
+
+    assert [second.wait(), third.wait()] == [0, 0], b.said() + c.said()
+    assert digests(a, b, c) == {alone(a, 60)}
+    assert "2:3 hosts, 1 replica on every 2: 1 in all" in a.said()
+    (told,) = {len(one["nodes"]) for one in records(a, "joint_nodes") if one["nodes"]}
+    assert told == 1
+    assert "1 host waits for another: hostsPerReplica is 2" in a.said()

@@ -84,7 +84,9 @@ def all_pairs() -> list[Row]:
 TABLE = all_pairs()
 
 
-def rows(chosen: Callable[[Row], bool], moments: Collection[str] = LEVELS[0]) -> Any:
+def rows(
+    chosen: Callable[[Row], bool], moments: Collection[str] = LEVELS[0]
+) -> pytest.MarkDecorator:
     """Return the rows of a test; the first one of each of these moments runs by default."""
     quick, cases = set(moments), []
     for row in filter(chosen, TABLE):

@@ -6,7 +6,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ import pytest
 from tests.live.stage import DEADLINE_S
 from tests.processes import elastic
 from tests.processes.apart import ApartJob, apart
-from tests.processes.elastic import Outcome, kill, members, scale, wait_for_members, wait_for_switch
+from tests.processes.elastic import Outcome, scale, wait_for_members, wait_for_switch
 from tests.processes.memory_group import memory_group
 
-from pliant.core.job.registration import UNWANTED
 from pliant.observe.audit import audit_run
 from pliant.observe.status import board_of
 
@@ -108,21 +106,6 @@ def test_training_goes_on_while_no_coordinator_lives(tmp_path: Path) -> None:
     assert not job.records("reform")
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("order", ["Prepare", "Switch", "Release"])
-def test_a_coordinator_that_is_killed_before_it_logs_an_order_is_followed_by_one_that_tells(
-    tmp_path: Path, order: str
-) -> None:
-    """Orders are sent before a line is logged of them; the register has them."""
-    with training(tmp_path, steps=10, dies_once_at=tmp_path / "dead", dies_at=order) as job:
-        assert job.process.wait(DEADLINE_S) == -signal.SIGKILL
-        logged = [record["kind"] for record in job.records()]
-        assert order.lower() not in logged
-        job.coordinate()
-    found = [record for record in job.records("switch") if record.get("by") == "register"]
-    assert len(found) == (order == "Switch")
-
-
 @pytest.mark.parametrize("is_out_of_memory", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_coordinator_that_the_kernel_kills_is_followed_by_one_that_tells(
     tmp_path: Path, is_out_of_memory: bool
@@ -168,24 +151,6 @@ def test_who_dies_while_no_coordinator_lives_is_replaced(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.soak
-def test_the_number_of_an_attempt_that_nobody_remembers_is_not_used_again(tmp_path: Path) -> None:
-    """A join is prepared, its joiner dies, and then nobody but the register knows of it."""
-    with training(tmp_path, start=1, faults="r2@build=SIGSTOP") as job:
-        wait_for_members(job, "r1")
-        scale(job, 2)
-        job.wait_for(lambda: job.records("worker")[1:] and is_stopped(job, "r2"), "r2 builds")
-        pid = job.pid_of("r2")
-        job.kill_coordinator()
-        os.kill(pid, signal.SIGKILL)
-        job.wait_for_ledger(job.num_committed() + 3)
-        job.coordinate()
-        wait_for_members(job, "r1", "r3")
-    numbers = [record["order"]["generation"] for record in job.records("prepare")]
-    assert numbers[:2] == [1, 2]
-    assert len(numbers) == len(set(numbers))
-
-
 def test_a_switch_that_no_coordinator_sees_through_is_mended_by_the_next(tmp_path: Path) -> None:
     """All were told to switch, and the joiner dies on its way in, with nobody to say so to."""
     faults = "r1@boundary:1+=SIGSTOP,r3@transfer=SIGKILL"
@@ -200,84 +165,6 @@ def test_a_switch_that_no_coordinator_sees_through_is_mended_by_the_next(tmp_pat
         job.coordinate()
         wait_for_members(job, "r1", "r2", "r4")
     assert len(job.records("reform")) == 1
-
-
-@pytest.mark.soak
-def test_a_switch_goes_through_without_a_coordinator(tmp_path: Path) -> None:
-    with training(tmp_path, start=1, faults="r1@boundary:1+=SIGSTOP") as job:
-        wait_for_members(job, "r1")
-        scale(job, 2)
-        wait_for_switch(job, "r1", "r2")
-        job.wait_for(lambda: is_stopped(job, "r1"), "r1 is at the boundary")
-        pid = job.pid_of("r1")
-        job.kill_coordinator()
-        os.kill(pid, signal.SIGCONT)
-        job.wait_for_ledger(job.num_committed() + 5)
-        job.coordinate()
-        job.wait_for(lambda: who_registered(job) == {"r1", "r2"}, "both say where they stand")
-    assert not job.records("reform")
-    assert {r["current"] for r in job.records("registered")} == {2}
-
-
-@pytest.mark.soak
-def test_what_was_held_is_held_until_a_replacement_has_come(tmp_path: Path) -> None:
-    with training(tmp_path, least=2) as job:
-        wait_for_members(job, "r1", "r2")
-        job.wait_for_steps(3)
-        kill(job, "r2")
-        job.wait_for(lambda: job.records("reform"), "the rest holds")
-        job.kill_coordinator()
-        job.coordinate()
-        job.wait_for(lambda: job.records("registered"), "r1 says where it stands")
-        # r3, or r4 if the order to start r3 died with the coordinator
-        job.wait_for(lambda: {"r1"} < members(job) - {"r2"}, "a replacement has come")
-    assert job.records("reform")[0]["order"]["hold"]
-
-
-@pytest.mark.soak
-def test_of_two_coordinators_the_older_one_ends(tmp_path: Path) -> None:
-    """The first is stopped, a second takes over, the first wakes up and finds wishes waiting."""
-    with training(tmp_path) as job:
-        wait_for_members(job, "r1", "r2")
-        job.wait_for_steps(3)
-        (first,) = job.coordinators
-        os.kill(first.pid, signal.SIGSTOP)
-        job.roads["here"].cut()
-        with job.client() as client, ThreadPoolExecutor(1) as pool:
-            job.coordinate()
-            wish = pool.submit(client.post, "/v1/scale", json={"target": 1}, timeout=60)
-            job.roads["here"].mend()
-            job.wait_for(lambda: who_registered(job) == {"r1", "r2"}, "the second has taken over")
-            os.kill(first.pid, signal.SIGCONT)
-
-            assert first.wait(DEADLINE_S) == 5
-            assert wish.exception() or wish.result().status_code == 409
-        assert "another coordinator has taken over this job" in job.said()
-        scale(job, 1)
-        wait_for_members(job, "r1")
-    assert not job.records("reform")
-
-
-@pytest.mark.soak
-def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path) -> None:
-    """r1 is out of reach and left out; of the next coordinator it is the first to be heard."""
-    nodes, waits = {"near": 1, "other": 1}, {"heartbeat_s": 2.0}
-    with training(tmp_path, nodes=nodes, timeouts=waits, cut_off="r1") as job:
-        wait_for_members(job, "r1", "r2")
-        (cut,) = [n for n in nodes if _home(job, "r1") == n]
-        (kept,) = set(nodes) - {cut}
-        job.roads[cut].cut()
-        wait_for_members(job, "r2")
-        job.kill_coordinator()
-        job.roads[kept].cut()
-        job.coordinate()
-        job.roads[cut].mend()
-        job.wait_for(lambda: job.records("registered"), "r1 says where it stands")
-        job.roads[kept].mend()
-        wait_for_members(job, "r2", "r3")
-    told = [record["replica"] for record in job.records("registered")]
-    assert list(dict.fromkeys(told)) == ["r1", "r2"]  # what nobody heard is said again
-    assert [r["reason"] for r in job.records("end_replica") if r["replica"] == "r1"][-1] == UNWANTED
 
 
 def test_a_job_that_has_finished_is_not_trained_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,27 +72,6 @@ def candidates(
     return [pliant(host, *words, *token, "train.py", *script, **more) for host in chosen]
 
 
-@pytest.mark.soak
-def test_another_host_coordinates_when_that_of_the_coordinator_is_lost(
-    net: Network, out: Path, tmp_path: Path
-) -> None:
-    a, b, c = net.hosts
-    stop = tmp_path / "stop"
-    programs = candidates(net, out, 100_000, STOP_AT=str(stop))
-    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", a, b, c)
-    trains_on(out, a, b, c)
-    a.die()
-    until(lambda: told(out, "coordinator_started"), "another coordinates", b, c)
-    until(lambda: training_in(out) == {"b", "c"}, "two train", b, c)
-    trains_on(out, b, c)
-    stop.touch()
-
-    assert [program.wait(DEADLINE_S) for program in programs[1:]] == [0, 0], b.said() + c.said()
-    (digest,) = digests_of(out)
-    check(out, digest, b)
-    assert "this host coordinates the job: the coordinator at " in b.said()
-
-
 def test_another_host_coordinates_soon_where_only_the_process_is_gone(
     net: Network, out: Path, tmp_path: Path
 ) -> None:
@@ -114,28 +92,6 @@ def test_another_host_coordinates_soon_where_only_the_process_is_gone(
     assert programs[1].wait(DEADLINE_S) == 0, b.said()
     assert "this host coordinates the job: nobody has listened at http://10.77.0.1:7000" in b.said()
     assert took_s < PATIENCE_S
-    (digest,) = digests_of(out)
-    check(out, digest, b)
-
-
-@pytest.mark.soak
-def test_a_coordinator_that_stood_still_comes_back_and_takes_part(
-    net: Network, out: Path, tmp_path: Path
-) -> None:
-    """It wakes up believing that it coordinates; the register says that another does."""
-    a, b, c = net.hosts
-    stop = tmp_path / "stop"
-    programs = candidates(net, out, 100_000, STOP_AT=str(stop))
-    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", a, b, c)
-    programs[0].send_signal(signal.SIGSTOP)
-    until(lambda: told(out, "coordinator_started"), "another coordinates", b, c)
-    programs[0].send_signal(signal.SIGCONT)
-    until(lambda: "this host coordinates no longer" in a.said(), "the first gives up", a, b, c)
-    until(lambda: training_in(out) == {"a", "b", "c"}, "all train again", a, b, c)
-    trains_on(out, a, b, c)
-    stop.touch()
-
-    assert [program.wait(DEADLINE_S) for program in programs] == [0, 0, 0], a.said() + b.said()
     (digest,) = digests_of(out)
     check(out, digest, b)
 
@@ -197,70 +153,6 @@ def test_a_host_without_the_token_begins_no_second_job(
     assert [again.wait(2 * DEADLINE_S), third.wait()] == [0, 0], a.said() + c.said()
     (digest,) = digests_of(out)
     check(out, digest, a)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("comes_back", ["all", "all but the first"])
-def test_a_job_goes_on_by_itself_when_hosts_are_switched_on_again(
-    net: Network, out: Path, tmp_path: Path, comes_back: str
-) -> None:
-    """All lose their power at one moment; a checkpoint is on the shared disk."""
-    stop, kept = tmp_path / "stop", tmp_path / "shared" / "kept"
-    candidates(net, out, 100_000, kept, STOP_AT=str(stop))
-    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", *net.hosts)
-    until(lambda: told(out, "saved"), "a checkpoint is there", *net.hosts)
-    trains_on(out, *net.hosts)
-    for host in net.hosts:
-        host.die()
-    before = len(told(out, "commit"))
-    net.switch_on()
-    present = net.hosts[1:] if comes_back != "all" else net.hosts
-    if comes_back != "all":
-        net.hosts[0].die()
-    names = {host.name for host in present}
-    only = "".join(sorted(names))
-    programs = candidates(net, out, 100_000, kept, only=only, STOP_AT=str(stop))
-    until(lambda: len(told(out, "commit")) > before, "they train", *present)
-    until(lambda: training_in(out) == names, "all that are back train", *present)
-    trains_on(out, *present)
-    stop.touch()
-
-    codes = [program.wait(DEADLINE_S) for program in programs]
-
-    assert set(codes) == {0}, [host.said() for host in present]
-    (digest,) = digests_of(out)
-    check(out, digest, present[0])
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_whatever_is_killed_and_started_again_goes_on(
-    net: Network, out: Path, tmp_path: Path
-) -> None:
-    """An agent, whoever coordinates, both at once, and all; there is no checkpoint."""
-    stop = tmp_path / "stop"
-    names = [host.name for host in net.hosts]
-    running = dict(zip(names, candidates(net, out, 100_000, STOP_AT=str(stop)), strict=True))
-    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", *net.hosts)
-    for killed in ("b", "a", "ab", "abc"):
-        trains_on(out, *net.hosts)
-        for name in killed:
-            running[name].kill()
-        for name in killed:
-            running[name].wait(DEADLINE_S)
-        if killed == "b":
-            until(lambda: training_in(out) == {"a", "c"}, "the others go on", *net.hosts)
-            trains_on(out, *net.hosts)
-        again = candidates(net, out, 100_000, only=killed, STOP_AT=str(stop))
-        running.update(zip(killed, again, strict=True))
-        until(lambda: training_in(out) == {"a", "b", "c"}, "all train again", *net.hosts)
-    stop.touch()
-
-    codes = [program.wait(DEADLINE_S) for program in running.values()]
-
-    assert codes == [0, 0, 0], [host.said() for host in net.hosts]
-    (digest,) = digests_of(out)
-    check(out, digest, net.hosts[0])
 
 
 @pytest.mark.parametrize("how", ["list", pytest.param("file", marks=pytest.mark.soak)])
