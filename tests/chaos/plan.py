@@ -82,8 +82,6 @@ CARDS = {
 }
 """How often each comes in one deck; decks are dealt one after the other."""
 
-DECK = sum(CARDS.values())
-
 PHASES = ("", "", "prepare", "switch", "reform", "release", "saved", "commit")
 """Of what the coordinator is killed in the midst: it has just logged this; empty: of anything."""
 

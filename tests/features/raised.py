@@ -132,13 +132,14 @@ def _raised() -> Iterator[Raised]:
 
 def _calls(path: Path) -> Iterator[tuple[Scope, ast.expr]]:
     tree = parsed(path)
-    around: dict[int, ast.AST] = {}
-    for function in ast.walk(tree):  # the inner ones come later
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            around.update((id(node), function) for node in ast.walk(function))
-    for node in ast.walk(tree):
+    inside: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+    while inside:  # each node with the innermost function around it
+        node, function = inside.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node
         if isinstance(node, ast.Call) and (sentence := _sentence(node)) is not None:
-            yield Scope(path, around.get(id(node), tree)), sentence
+            yield Scope(path, function), sentence
+        inside += [(inner, function) for inner in ast.iter_child_nodes(node)]
     if path.relative_to(PACKAGE).as_posix() in TOLD:
         yield from ((Scope(path, tree), sentence) for sentence in _texts(tree))
 
@@ -160,7 +161,7 @@ def _texts(node: ast.AST) -> Iterator[ast.expr]:
 
 def _sentence(call: ast.Call) -> ast.expr | None:
     """Return what a call refuses something with; None: it is no refusal."""
-    name = ast.unparse(call.func).rpartition(".")[2]
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if name in _kinds() and call.args:
         return call.args[0]
     if name == "_refusal" and isinstance(call.args[-1], ast.Constant | ast.JoinedStr):

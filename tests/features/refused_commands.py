@@ -16,7 +16,7 @@ from typing import Any, cast
 from unittest import mock
 
 import torch
-from tests.certificates import BOTH_ENDS, Authority, set_password
+from tests.certificates import Authority
 from tests.checkpoint.states import plain_save
 from tests.features.refusal import Listed, Script, Typed
 
@@ -25,9 +25,7 @@ from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.open import open_storage
 from pliant.cli.arguments import number_of
-from pliant.coordinator.register import StoredRegister
-from pliant.coordinator.register_places import LockedFile
-from pliant.core.values import Generation, Incarnation, Lineage, Register, TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.http.server import open_socket
 from pliant.machine import device_locks, registry
 from pliant.machine.registry import RuntimeFiles, StateDirectory
@@ -190,16 +188,6 @@ def all_named() -> None:
     asyncio.run(PoolAdmin(cast(Any, driver)).set_devices(3))
 
 
-OVER_HOSTS = """apiVersion: pliant.dev/v1alpha1
-kind: ElasticJob
-metadata: {{name: gpt}}
-spec:
-  command: [train.py]
-  workersPerReplica: 8
-  {}
-"""
-
-
 QUOTAS = """\
 apiVersion: pliant.dev/v1alpha1
 kind: Pool
@@ -216,22 +204,6 @@ def two_devices() -> SimpleNamespace:
     return SimpleNamespace(ask=lambda *_: {"devices": there})
 
 
-def with_another_token() -> None:
-    """Write a register as the second of two coordinators."""
-    place = LockedFile(Path("register.json"))
-    first = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
-    StoredRegister(place, "one").write(first, expected=None)
-    StoredRegister(place, "two").write(replace(first, named=1), expected=first)
-
-
-def with_another_command() -> None:
-    """Write a register as the second of two jobs of one name."""
-    place = LockedFile(Path("register.json"))
-    first = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
-    StoredRegister(place, "one", ("train.py",)).write(first, expected=None)
-    StoredRegister(place, "one", ("tune.py",)).write(replace(first, named=1), expected=first)
-
-
 def node_files(**changes: Any) -> TlsFiles:
     """Write ``ca.pem``, ``node.pem`` and ``node.key`` where the script runs."""
     Authority(Path()).files(**changes)
@@ -241,22 +213,6 @@ def node_files(**changes: Any) -> TlsFiles:
 def foreign_certificate() -> None:
     files = node_files()
     Authority(Path())  # another, under the same name
-    TlsContexts.of(files)
-
-
-def certificate_for_servers() -> None:
-    TlsContexts.of(node_files(usages=BOTH_ENDS[:1]))
-
-
-def foreign_key() -> None:
-    files = node_files()
-    Authority(Path("other")).files()
-    TlsContexts.of(replace(files, key="other/node.key"))
-
-
-def key_with_a_password() -> None:
-    files = node_files()
-    set_password(Path(files.key))
     TlsContexts.of(files)
 
 
@@ -285,23 +241,12 @@ TYPED: dict[str, Typed] = {
 }
 
 RUNS: dict[str, Typed] = {
-    "run already holds a run; choose another --out or remove it": Typed(
-        "run --out run train.py", before=began()
-    ),
-    "run does not say what ran there; use pliant run --resume --out run": Typed(
-        "resume run", before=written(LOG)
-    ),
-    "the run in ... has finished, after 0 steps; to train longer, put the script with "
-    "other arguments behind --": Typed("resume run", before=ended()),
     "/gone/for/ever, where the run began, cannot be entered: No such file or "
     "directory; call this where its script is": Typed(
         "resume run", before=began(cwd="/gone/for/ever")
     ),
     "the script x.py is no longer in /": Typed("resume run", before=began()),
     "the module x.y is no longer in /": Typed("resume run", before=began(command=["-m", "x.y"])),
-    "a job named gpt is running already; choose another with --name": Typed(
-        "run --name gpt train.py", before=runs("job", "gpt")
-    ),
 }
 
 JOBS: dict[str, Typed] = {
@@ -311,17 +256,9 @@ JOBS: dict[str, Typed] = {
     "no replica has printed anything yet (looked in run/logs)": Typed(
         "logs --out run", before=printed()
     ),
-    "there is no output of r9; there is of r1, r2": Typed(
-        "logs r9 --out run", before=printed("r1", "r2")
-    ),
-    "say whose output: r1, r2": Typed("logs --out run", before=printed("r1", "r2")),
 }
 
 NODES: dict[str, Typed] = {
-    "--join gpu1:port is not the place of a coordinator, such as gpu1:7000 or "
-    "https://gpu1:7000": Typed(
-        "status --join gpu1:port --token-file job.token", before=written("job.token", "0" * 32)
-    ),
     "a coordinator's agents are in no pool; --pool is for pliant run": Typed(
         "coordinator --port 7000 job.yaml",
         replaced=("  startReplicas: 2\n", "  startReplicas: 2\n  pool: {name: lab}\n"),
@@ -336,9 +273,6 @@ NODES: dict[str, Typed] = {
 }
 
 CERTIFICATES: dict[str, Typed] = {
-    "certs/gpu1.pem is there already; --renew makes new ones for the hosts that are named": Typed(
-        "certs make gpu1 gpu2", before=lambda: made("gpu1.pem")
-    ),
     "certs/ca.pem is there, and certs/ca.key is not; bring it back, or choose --out": Typed(
         "certs make gpu1", before=lambda: made("ca.pem")
     ),
@@ -367,28 +301,9 @@ POOLS: dict[str, Typed] = {
     "t.csv line 1: '5'; expected milliseconds,add|remove,node or time_s,devices": Typed(
         "pool start --capacity trace:t.csv", before=written("t.csv", "5\n")
     ),
-    "n.txt holds 'many'; expected a number of devices, such as 8": Typed(
-        "pool start --capacity file:n.txt", before=written("n.txt", "many")
-    ),
-    "t.csv is an empty trace; expected milliseconds,add|remove,node or time_s,devices": Typed(
-        "pool start --devices 4 --capacity trace:t.csv", before=written("t.csv")
-    ),
-    "t.csv line 2: '5,gone,b'; expected milliseconds,add|remove,node": Typed(
-        "pool start --devices 4 --capacity trace:t.csv",
-        before=written("t.csv", "0,add,a\n5,gone,b\n"),
-    ),
-    "t.csv line 2: '-1' is no time; expected time_s,devices": Typed(
-        "pool start --devices 4 --capacity trace:t.csv", before=written("t.csv", "0,8\n-1,4\n")
-    ),
-    "t.csv line 3: 3 s is before 9 s of the line above; a trace goes forward in time": Typed(
-        "pool start --devices 4 --capacity trace:t.csv", before=written("t.csv", "0,8\n9,4\n3,5\n")
-    ),
     "the quotas 3 (a) + 3 (b) are more than the pool's 4 devices; lower one "
     "or give the pool more": Typed(
         "pool start --devices 4 --config pool.yaml", before=written("pool.yaml", QUOTAS)
-    ),
-    "a pool named default is running already; choose another with --name": Typed(
-        "pool start --devices 1", before=runs("pool", "default")
     ),
 }
 
@@ -399,18 +314,6 @@ WRITTEN: dict[str, Typed] = {
 }
 
 CHANGED: dict[str, tuple[str, str]] = {
-    "job.yaml line 5: unknown field spec.elasticPolicy.minReplica; did you mean minReplicas?": (
-        "minReplicas",
-        "minReplica",
-    ),
-    "job.yaml line 5: minReplicas 5 is greater than maxReplicas 4": (
-        "minReplicas: 1",
-        "minReplicas: 5",
-    ),
-    "job.yaml line 5: spec.elasticPolicy.maxReplicas must be a whole number, not 'four'": (
-        "maxReplicas: 4",
-        "maxReplicas: four",
-    ),
     'job.yaml line 7: spec.command[1] must be text; put it in quotes: "5"': (
         "[train.py]",
         "[train.py, 5]",
@@ -421,32 +324,16 @@ CHANGED: dict[str, tuple[str, str]] = {
         "sessionTimeoutInSeconds: 0",
     ),
     "job.yaml line 7: spec.command must be a list, not 'train.py'": ("[train.py]", "train.py"),
-    "job.yaml line 1: apiVersion must be pliant.dev/v1alpha1, not 'pliant.dev/v2'": (
-        "v1alpha1",
-        "v2",
-    ),
-    "job.yaml line 3: metadata.name is missing": ("{name: gpt}", "{}"),
     "job.yaml line 7: spec.tls.key is missing": (
         "  startReplicas: 2\n",
         "  startReplicas: 2\n  tls: {ca: a, certificate: b}\n",
     ),
-    "job.yaml line 7: the field startReplicas is given twice": (
-        "  startReplicas: 2\n",
-        "  startReplicas: 2\n  startReplicas: 3\n",
-    ),
-    "job.yaml must be a mapping that starts with apiVersion and kind": (JOB, "train.py"),
 }
 """What is changed in the job file that is run."""
 
 TEXTS: dict[str, str] = {
     "job.yaml line 1 is not valid YAML: found unexpected end of stream": 'kind: "',
     "job.yaml is not valid YAML: month must be in 1..12 ... ": "kind: 2026-13-01",
-    "job.yaml line 4: hostsPerReplica 3 does not divide workersPerReplica 8: each "
-    "host of a replica has as many of its workers as the others": OVER_HOSTS.format(
-        "hostsPerReplica: 3"
-    ),
-    "job.yaml line 4: a pool is of one host; leave out either pool or "
-    "hostsPerReplica 2": OVER_HOSTS.format("hostsPerReplica: 2\n  pool: {name: lab}"),
 }
 """What else stands in it."""
 
@@ -461,22 +348,8 @@ SCRIPTS: dict[str, Script | Listed] = {
     "cannot listen on 192.0.2.1 port 7000: Cannot assign requested address": lambda: open_socket(
         "192.0.2.1", 7000
     ),
-    "the job whose register is register.json has another token: give this host the "
-    "--token-file of the others, or begin another run with another --out": with_another_token,
-    "the job whose register is register.json runs another command, and goes on; "
-    "begin this one with another --register, or stop that one": with_another_command,
     "the certificate node.key holds no certificate in PEM form": key_for_a_certificate,
-    "the key other/node.key does not belong to the certificate node.pem": foreign_key,
-    "the key node.key has a password, which nobody is asked for; remove it": key_with_a_password,
     "the certificate node.pem is not signed by the CA ca.pem": foreign_certificate,
-    "the certificate node.pem has expired, or its CA has": lambda: TlsContexts.of(
-        node_files(days=(-3, -1))
-    ),
-    "the certificate node.pem is not valid yet, or its CA is not; compare the clocks": lambda: (
-        TlsContexts.of(node_files(days=(1, 3)))
-    ),
-    "the certificate node.pem is not for both ends of a connection; its "
-    "extendedKeyUsage must name serverAuth and clientAuth, or be left out": certificate_for_servers,
     "the certificate node.pem does not name 10.0.0.1": lambda: ServedTls(
         node_files(names=["10.0.0.2"]), "10.0.0.1"
     ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -24,10 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import pliant
-from pliant.engine.guard.comparison import part_with_the_wrong
-from pliant.engine.member.rendezvous import check_alike
 from pliant.engine.settings import check_saving
-from pliant.engine.state import naming
 from pliant.engine.worker import bootstrap
 from pliant.recipes.gpt import GPTConfig, GPTStage
 
@@ -182,15 +178,6 @@ def scaled(at: SimpleNamespace) -> None:
     if at.scale is None:
         at.scale = torch.ones(1, requires_grad=True)
     at.step.backward((at.model(at.batch[0]) * at.scale).square().mean())
-
-
-@torch.no_grad()
-def learn_scale(at: SimpleNamespace) -> None:
-    at.scale -= 0.1 * at.scale.grad
-
-
-def make_an_optimizer(at: SimpleNamespace) -> None:
-    at.next = torch.optim.AdamW(at.model.parameters())
 
 
 def freeze(at: SimpleNamespace) -> None:
@@ -419,23 +406,12 @@ def opened(use: Callable[[pliant.Session], object]) -> None:
         use(made)
 
 
-def twice_open() -> None:
-    with session():
-        session()
-
-
 def opened_again() -> None:
     made = session()
     with made:
         pass
     with made:
         pass
-
-
-def used_after() -> None:
-    with session() as made:
-        pass
-    made.steps(1)
 
 
 def left_early() -> None:
@@ -488,10 +464,6 @@ def iterated_twice(at: SimpleNamespace) -> None:
         pass
 
 
-def backward_in_tail(at: SimpleNamespace) -> None:
-    at.step.backward(loss_of(at))
-
-
 def stepping_in_backward() -> None:
     model = network()
     for parameter in model.parameters():
@@ -517,13 +489,6 @@ def both(at: SimpleNamespace) -> None:
     backward(at)
 
 
-def pass_over(at: SimpleNamespace) -> None:
-    points, labels = at.batch
-    hidden = Fails.apply(at.model[0](points))  # type: ignore[no-untyped-call, unused-ignore]
-    with suppress(RuntimeError):
-        at.step.backward(nn.functional.cross_entropy(at.model[1](hidden), labels))
-
-
 def grow(at: SimpleNamespace) -> None:
     at.model.append(nn.Linear(3, 3))
 
@@ -532,11 +497,6 @@ def sparse(at: SimpleNamespace) -> None:
     words = (at.batch[0] * 0).long()
     rows = nn.functional.embedding(words, at.model[1].weight, sparse=True)
     at.step.backward(rows.sum())
-
-
-def leader_at_once() -> None:
-    with session() as opened:
-        _ = opened.leader
 
 
 def evaluated(fn: Callable[[Any], Any], size: int = 20) -> Script:
@@ -577,24 +537,6 @@ def second_session() -> None:
         session()
 
 
-def one_rate_is_another() -> None:
-    """Do what every replica does with what the others say beside their votes."""
-    names = [{"lr of parameter group 0 of optimizer 0": rate} for rate in ("0.01", "0.1", "0.1")]
-    said = [naming.pack(one) for one in names]
-    digests = [[1, 0, 5], [2, 0, 5], [2, 0, 5]]
-    check_alike(digests, ["r1", "r2", "r3"], 5, lambda aspect: names[0], lambda own: said)
-
-
-def two_have_another_weight() -> None:
-    part_with_the_wrong([1, 2], ["r1", "r2"], "r1", f"at step 12 {OTHER_WEIGHT}")
-
-
-OTHER_WEIGHT = (
-    "parameter 'head.weight' differs between replicas (digest 00000000000000a1 on r1; digest "
-    "00000000000000b2 on r2)"
-)
-
-
 TRAVEL = "the state of this run cannot be sent to a joining replica: state['extra']['']['value'] "
 
 
@@ -614,9 +556,6 @@ class Odd(torch.Tensor):
 MADE: dict[str, Script | Listed] = {
     "model must be a torch.nn.Module, got dict": given(
         model=dict, optimizer=optimizer_of(torch.optim.SGD)
-    ),
-    "the model has no parameters": given(
-        model=nn.Identity, optimizer=optimizer_of(torch.optim.SGD)
     ),
     "'layer.weight' is an uninitialised lazy parameter; run one batch through the "
     "model before the session is made": Listed(
@@ -662,7 +601,6 @@ MADE: dict[str, Script | Listed] = {
         "`model(batch)` once",
     ),
     "a session needs an optimizer": given(optimizer=None),
-    "optimizer must be a torch.optim.Optimizer, got int": given(optimizer=3),
     "LBFGS evaluates the loss several times a step, a session does once; use an "
     "optimizer that takes a gradient, such as torch.optim.AdamW": Listed(
         own_optimizer(torch.optim.LBFGS),
@@ -697,11 +635,6 @@ MADE: dict[str, Script | Listed] = {
     "sparse=False in the embedding": Listed(
         own_optimizer(torch.optim.SparseAdam), "optimizers and schedulers", "SparseAdam", "Adam"
     ),
-    "Counting has 'count' in its state_dict, which would not reach a joining replica; "
-    "keep it in optimizer.state or in the parameter groups": own_optimizer(Counting),
-    "SGD holds a parameter that is not in the model; put everything that is trained "
-    "into one module": given(optimizer=optimizer_of(torch.optim.SGD)),
-    "scheduler must be a torch.optim.lr_scheduler scheduler, got int": given(scheduler=3),
     "CountedSchedule is told how many updates there were; leave out scheduler= and "
     "write scheduler.step_update(session.committed) in the tail of a step, or "
     "scheduler.step(step.epoch + 1) where step.is_last_of_epoch; pass it as extra_state= if it "
@@ -710,7 +643,6 @@ MADE: dict[str, Script | Listed] = {
     ),
     "plateau={'loss': ...} must be a ReduceLROnPlateau, got int; other schedulers go "
     "into scheduler=": given(plateau=lambda: {"loss": 3}),
-    "scaler must be a torch.amp.GradScaler, got int": given(scaler=3),
     "'0.weight' is float16, which a GradScaler cannot unscale; keep parameters in "
     "float32 and compute under autocast, or leave out scaler=": Listed(
         given(model=lambda: network().half(), scaler=lambda: torch.amp.GradScaler("cpu")),
@@ -718,22 +650,7 @@ MADE: dict[str, Script | Listed] = {
         "GradScaler with float16 or complex parameters",
         "autocast",
     ),
-    "checkpoint='runs/gpt' is a str; pass a place and an interval: "
-    "checkpoint=pliant.Checkpoint('runs/gpt', every='10min')": given(checkpoint="runs/gpt"),
-    "every='often' is no interval; write a number and a unit, as in '10min', '90s', "
-    "'2h' or '500steps', or 'auto'": lambda: pliant.Checkpoint("runs/gpt", every="often"),
-    "keep=0 checkpoints must be at least 1": lambda: pliant.Checkpoint("runs/gpt", keep=0),
-    "max_unprotected='9steps' must be a time, as '30min' or '1h'": lambda: pliant.Checkpoint(
-        "runs/gpt", max_unprotected="9steps"
-    ),
-    "reduction must be 'exact' or 'fast', got 'quick'": given(reduction="quick"),
-    "on_nonfinite must be 'warn', 'stop' or 'skip', got 'ignore'": given(on_nonfinite="ignore"),
-    "threads must be an integer of at least 1, got 0": given(threads=0),
     "seed must be an integer of at least 0, got -1": lambda: pliant.seed(-1),
-    "max_grad_norm must be a positive number, got 0.0": given(max_grad_norm=0.0),
-    "global_batch_size must be a positive integer, got 0": given(global_batch_size=0),
-    "micro_batch_size=3 does not divide global_batch_size=8; use micro_batch_size 2 "
-    "or 4, or global_batch_size 6 or 9": given(micro_batch_size=3),
     "the dataset has 20 samples, fewer than one global batch of global_batch_size=24; "
     "give it more, or a smaller batch": Listed(
         given(global_batch_size=24),
@@ -749,9 +666,6 @@ MADE: dict[str, Script | Listed] = {
         "IterableDataset",
         "[a list of its samples](../howto/bring-your-script.md#what-to-know)",
     ),
-    "the DataLoader's dataset is a stream (IterableDataset); a session fetches "
-    "samples by index: read it into a list first, DataLoader(list(dataset), ...), or into a "
-    "file that is indexed": given(dataset=lambda: DataLoader(Stream())),
     "OwnLoader is a DataLoader with an __iter__ of its own, which a session would "
     "not run; pass its dataset=, collate_fn= and num_workers= to the session, or a plain "
     "DataLoader": Listed(
@@ -760,24 +674,9 @@ MADE: dict[str, Script | Listed] = {
         "DataLoaders with an `__iter__` of their own",
         "the DataLoader of torch",
     ),
-    "the DataLoader has batch_size=None: its dataset makes whole batches, and a "
-    "session makes them of samples; pass a dataset of single samples and the batch_size": given(
-        dataset=lambda: DataLoader(POINTS, batch_size=None)
-    ),
-    "the DataLoader starts its processes by 'spawn', and those of a session are "
-    "forked; leave out multiprocessing_context=": given(
-        dataset=lambda: DataLoader(POINTS, num_workers=1, multiprocessing_context="spawn")
-    ),
     "dataset= is a DataLoader, which says the order of the samples, and so does "
     "shuffle=; leave that out, or pass the dataset alone": given(
         dataset=lambda: DataLoader(POINTS), shuffle=True
-    ),
-    "sampler= and shuffle= both say the order of the samples; leave out one": given(
-        sampler=lambda: [1, 2], shuffle=True
-    ),
-    "the DataLoader's list does not say how many samples its batches have; say "
-    "micro_batch_size=": given(
-        dataset=lambda: DataLoader(POINTS, batch_sampler=[[0, 1]]), micro_batch_size=None
     ),
     "list gives batches of other sizes than micro_batch_size=2 before the end of an "
     "epoch; a session's micro-batches have one size: let it drop or fill short batches, or "
@@ -801,15 +700,8 @@ MADE: dict[str, Script | Listed] = {
         "samplers that go on from where they were",
         "`set_epoch(epoch)`, a generator as its attribute, or the global ones",
     ),
-    "Share gives one of 2 replicas its share (num_replicas=2); a session divides the "
-    "draws itself: make it with num_replicas=1": given(sampler=Share),
     "Forever gave more than 2000 draws in an epoch; an epoch must end (and len() of "
     "the sampler, if it has one, be its draws)": given(sampler=Forever),
-    "list gave 'a'; it must give the indices of samples one by one, whole numbers": given(
-        sampler=lambda: ["a"]
-    ),
-    "list gave 20, and the samples of the dataset are 0 to 19": given(sampler=lambda: [20]),
-    "sampler must give indices one by one (__iter__), got int": given(sampler=3),
     "list gives 3 samples, fewer than one global batch of global_batch_size=8; give "
     "it more, or a smaller batch": given(sampler=lambda: [1, 2, 3]),
     "dataset must have a length (__len__)": given(dataset=Endless),
@@ -821,7 +713,6 @@ MADE: dict[str, Script | Listed] = {
     ),
     "buffers={'kept': 'mean'}: torch.int64 has no mean": ruled("mean", torch.int64),
     "buffers={'kept': 'max'}: complex numbers have no order": ruled("max", torch.complex64),
-    "extra_state is a int and has no state_dict()": given(extra_state=3),
     TRAVEL + "is a builtins.object, which cannot travel to another replica; keep plain values, "
     "containers, tensors or numpy arrays": keeping(object),
     TRAVEL + "is a defaultdict with a factory that cannot travel": keeping(
@@ -847,13 +738,11 @@ MADE: dict[str, Script | Listed] = {
     "weights.pt holds no weights that torch.save wrote": started_from(
         lambda path: path.write_bytes(b"hello")
     ),
-    "another session of this process is still open; a script has one at a time": twice_open,
     "this is the script's second session, and a job trains one; train everything in "
     "one session, with a call of steps() for each phase": Listed(
         second_session, "loops", "two sessions in one script", "several calls of `steps()`"
     ),
     "a session is opened once, and one at a time in a process": opened_again,
-    "the session is used outside of its `with` block": used_after,
 }
 
 LOOP: dict[str, Script | Listed] = {
@@ -872,35 +761,10 @@ LOOP: dict[str, Script | Listed] = {
     "Asserting.step() failed in its first update (ValueError: I need a closure); a "
     "session calls it without a closure, once the gradient is whole and has no "
     "graph; use an optimizer that needs neither, such as torch.optim.AdamW": own_update(Asserting),
-    "Grows gave 9 draws in epoch 2 and 8 in epoch 0; let every epoch have as many": trained(
-        sampler=Grows, steps=4
-    ),
     "steps() takes the job's total number of steps, 1 at least, got -1": trained(steps=-1),
-    "this call of steps() goes to step 2, and one before it went to 2, so it trains "
-    "nothing: the number is the job's total. For several epochs write session.steps(epochs=3) "
-    "once, or session.steps((epoch + 1) * 3) in a loop over epochs": trained(
-        tail=lambda at: at.session.steps(2)
-    ),
-    "session.leader was asked for before session.steps(), where nobody leads yet, so "
-    "that no replica would write; ask in the tail of a step or behind the loop, each time "
-    "anew: another replica may lead by then": leader_at_once,
     "session.save was called before session.steps(), where a replica has no state of "
     "the run yet, so that none would write; call it in the tail of a step, or behind "
     "the loop": lambda: check_saving(is_elastic=True, has_begun=False),
-    "the loss of this micro-batch goes back to one before it, which had no "
-    "step.backward: replicas compute other numbers of micro-batches, and would add up others; "
-    "call step.backward(loss) for each, the session adds them up": trained(every_second),
-    "a tensor (1,) that is no parameter of the model gets a gradient from "
-    "step.backward and changes from step to step: that gradient is of this replica's "
-    "micro-batches only, and a joiner would have another tensor; make it a parameter of the "
-    "model, or train it in the tail and keep it, and its optimizer, in extra_state=": trained(
-        scaled, tail=learn_scale
-    ),
-    "the script has made AdamW over the session's parameters since it began, and the "
-    "session goes on with the optimizer that it was given; change the values of that one's "
-    "groups for the next phase, or train it in a run of its own (pliant run --init)": trained(
-        tail=make_an_optimizer
-    ),
     "loss.backward() was called on the session's model; call step.backward(loss), "
     "once per micro-batch": Listed(
         trained(lambda at: torch.autograd.backward(loss_of(at))),
@@ -948,18 +812,9 @@ LOOP: dict[str, Script | Listed] = {
     "step.backward was called twice for one micro-batch; add the losses, call it once": Listed(
         trained(both), "loops", "several backwards in a slot", "`step.backward(first + second)`"
     ),
-    "step.backward was called outside of the loop over the step": trained(tail=backward_in_tail),
-    "step.backward takes the mean loss, a tensor of one element, got (2, 3)": trained(
-        lambda at: at.step.backward(at.model(at.batch[0]))
-    ),
-    "the loss does not depend on any parameter that requires a gradient": trained(
-        lambda at: at.step.backward(torch.ones(()))
-    ),
     "weight must be finite and at least 0, got nan": trained(
         lambda at: at.step.backward(loss_of(at), weight=math.nan)
     ),
-    "requires_grad of '0.weight' changed inside the loop over a step; change it "
-    "before that loop, or after it": trained(changed_inside(freeze)),
     "the values of '0.weight' changed inside the loop over a step; change them before "
     "that loop, or after it": Listed(
         trained(changed_inside(clamp)),
@@ -983,14 +838,10 @@ LOOP: dict[str, Script | Listed] = {
     ),
     "the gradient of '1.weight' is sparse; sparse gradients are not supported (use "
     "sparse=False in the embedding)": trained(sparse),
-    "the backward of a micro-batch failed and the script went on; a part of its "
-    "gradients is added already. Let the error end the script": trained(pass_over),
     "the loop over step 0 was left before its end; a step ends when it is committed "
     "(to end the job call step.stop())": Listed(
         left_early, "loops", "break in the inner loop", "`step.stop()`"
     ),
-    "step 0 was passed over: nobody asked for its micro-batches; write `for batch in "
-    "step:` inside the loop over the steps, with step.backward(loss) in it": passed_over,
     "an iterator of a DataLoader that was made before this micro-batch of step 0 was "
     f"drawn from there: what it gives is another thing on every replica; {OWN_DATA}, or make "
     "the iterator there": Listed(
@@ -1002,21 +853,12 @@ LOOP: dict[str, Script | Listed] = {
     "an iterator of a DataLoader that was made before step 0 was drawn from there: "
     f"what it gives is another thing on every replica; {OWN_DATA}, or make the iterator "
     "there": zipped(lambda steps, loader: (pair[0] for pair in zip(steps, loader, strict=False))),
-    "a DataLoader over the session's own dataset was drawn from inside the loop over "
-    f"step 0; {OWN_DATA}": trained(lambda at: next(iter(DataLoader(at.dataset))), dataset=POINTS),
     "step 0 was iterated twice; its micro-batches come once": trained(tail=iterated_twice),
-    "the loss is nan at step 0 in micro-batch 0 (samples 10, 5); the run ends before "
-    "that step, as on_nonfinite='stop' says": trained(
-        lambda at: at.step.backward(loss_of(at) * math.nan), on_nonfinite="stop", seed=1
-    ),
     "step.loss is known after the loop over the step, not inside it": trained(
         lambda at: at.step.loss
     ),
     "step.grad_norm is known in the tail of its step, not elsewhere": trained(
         lambda at: at.step.grad_norm
-    ),
-    "the dataset's __getitems__ returned 1 items for 2 indices; return one for each": trained(
-        dataset=lambda: Loses(20)
     ),
     "buffer 'kept' was made after the session; make it before, for instance by "
     "running one batch through the model": Listed(
@@ -1043,14 +885,10 @@ LOOP: dict[str, Script | Listed] = {
     "session.feed belongs in the tail of a step: after its inner loop": trained(
         lambda at: at.session.feed(loss=1.0)
     ),
-    "session.feed(loss=...): plateau= has no scheduler of that name; it has: none": trained(
-        tail=lambda at: at.session.feed(loss=1.0)
-    ),
     "session.evaluate belongs in the tail of a step, after its inner loop; for a last "
     "evaluation ask there for step.is_last": trained(
         lambda at: at.session.evaluate(models.Points(20), lambda batch: 1.0)
     ),
-    "cannot evaluate 0 samples in micro-batches of 2": evaluated(lambda batch: 1.0, size=0),
     "the DataLoader to evaluate on has drop_last=True, and session.evaluate takes "
     "each sample once; pass its dataset, or a Subset of it": trained(
         tail=lambda at: at.session.evaluate(DataLoader(POINTS, drop_last=True), loss_of)
@@ -1064,12 +902,6 @@ LOOP: dict[str, Script | Listed] = {
 }
 
 OTHERS: dict[str, Script | Listed] = {
-    "at step 5 lr of parameter group 0 of optimizer 0 differs between replicas (0.01 "
-    "on r1; 0.1 on r2, r3): the script changed it on some replicas only; do it on every "
-    "replica alike, not where session.leader is true": one_rate_is_another,
-    f"at step 12 {OTHER_WEIGHT}, and no more than half of the replicas are alike: "
-    "nobody can say which are right, so the run ends before a checkpoint holds it; pliant "
-    "resume goes on from the one before": two_have_another_weight,
     "pliant.once('tokens') stands within itself; give each block its own name": once_within_itself,
     "a GPT with layers=4 and tied=True has no 2 stages: each needs a layer, and no "
     "two of them can share a weight": lambda: GPTStage(GPTConfig(), 0, 2),

@@ -137,12 +137,6 @@ LINES = [
 """What is said behind the place of a line, and its cells."""
 
 OTHERS: dict[str, Typed] = {
-    "jobs.csv is an empty workload; expected name,arrival_s,work_s,devices,min,max,"
-    "workers,slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,"
-    "deadline_s,began_s": simulate(before=beside(jobs="# nothing\n")),
-    "jobs.csv has no job behind line 1; expected one in each line": simulate(
-        before=beside(jobs=JOBS)
-    ),
     "jobs.csv line 1: unknown column 'device'; did you mean devices?": simulate(
         before=beside(jobs="arrival_s,work_s,device\n")
     ),
@@ -150,12 +144,6 @@ OTHERS: dict[str, Typed] = {
     "a point": simulate(before=beside(jobs="arrival_s;work_s\n0;1,5\n")),
     "jobs.csv line 1: the column work_s is given twice": simulate(
         before=beside(jobs="arrival_s,work_s,work_s\n")
-    ),
-    "jobs.csv line 1: the column work_s is missing; expected a line of names": simulate(
-        before=beside(jobs="arrival_s\n0\n")
-    ),
-    "jobs.csv line 2: max 7 is no multiple of the 2 workers of a replica": simulate(
-        before=beside(jobs="arrival_s,work_s,min,max,workers\n0,60,2,7,2\n")
     ),
     "jobs.csv line 2: job2 can never run: a replica has 2 workers, all on one node,"
     " and no node has more than 1 device": simulate(
@@ -179,8 +167,6 @@ OTHERS: dict[str, Typed] = {
     "jobs.csv line 2: no node has devices of kind tpu; there are none": simulate(
         before=beside(jobs="arrival_s,work_s,kind\n0,1,tpu\n")
     ),
-    "c.yaml line 3: spec.nodes have 800000 devices between them; at most 100000 can be"
-    " simulated": simulate(before=beside(CLUSTER.replace("count: 4", "count: 100000, devices: 8"))),
     "c.yaml line 3: service chat is of team web, which does not exist; there are default": simulate(
         before=beside(CLUSTER + "  inference: [{name: chat, load: x.csv, team: web}]\n")
     ),

@@ -30,6 +30,9 @@ def transcripts() -> dict[str, Typed]:
     }
 
 
+reads_the_source = pytest.mark.timeout(240)
+"""All of it, which takes long where many others compute."""
+
 SCRIPTS = refused_scripts.SCRIPTS | refused_commands.SCRIPTS
 COMMANDS = transcripts() | refused_commands.COMMANDS | refused_simulations.COMMANDS
 
@@ -75,6 +78,7 @@ def is_said(sentence: str, said: str) -> bool:
     return re.fullmatch(".* ?".join(map(re.escape, parts)), said) is not None
 
 
+@reads_the_source
 def test_every_sentence_has_a_topic_and_every_topic_sentences() -> None:
     modules = {one.place for one in raised() if one.is_known}
     places = [place for topic in TOPICS for place in topic.places]
@@ -83,6 +87,7 @@ def test_every_sentence_has_a_topic_and_every_topic_sentences() -> None:
     assert [at for at in places if not any(module.startswith(at) for module in modules)] == []
 
 
+@reads_the_source
 def test_what_is_refused_here_is_found_in_the_source() -> None:
     known = [one for one in raised() if one.is_known]
 
@@ -90,6 +95,7 @@ def test_what_is_refused_here_is_found_in_the_source() -> None:
     assert [said for said in everything if not any(one.is_in(said) for one in known)] == []
 
 
+@reads_the_source
 def test_every_refusal_that_is_not_known_before_it_is_said_has_its_reason() -> None:
     given_on = [str(one) for one in raised() if not one.is_known]
 

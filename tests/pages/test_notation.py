@@ -24,17 +24,6 @@ def _walk(directory: Path, text: str, directives: str = "") -> None:
         Walk(page, directory, fresh, fresh, is_soak=True).all_of_it()
 
 
-def test_a_block_says_its_language(tmp_path: Path) -> None:
-    with pytest.raises(PageError, match=r"page\.md:2: a block names its language"):
-        _page(tmp_path, "text\n```\npliant run train.py\n```\n")
-
-
-@pytest.mark.parametrize("directive", ["not run", "not run:", "to come", "exits: pliant"])
-def test_a_directive_means_something_and_gives_its_reason(tmp_path: Path, directive: str) -> None:
-    with pytest.raises(PageError, match="nobody knows"):
-        _page(tmp_path, "<!-- stop -->\n```sh\npliant stop\n```\n", f"[stop]\n{directive}\n")
-
-
 def test_a_word_has_directives_and_directives_have_a_block(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"page\.md:2: no directives are called \[stop\]"):
         _page(tmp_path, "<!-- stop -->\n```sh\npliant stop\n```\n")
@@ -99,11 +88,6 @@ def test_what_goes_on_must_end_as_the_page_says(tmp_path: Path, code: str) -> No
 
     with pytest.raises(AssertionError, match=r"page\.md:\d+: echo .*\n.*exit code 4, not "):
         _walk(tmp_path, goes_on + ends, directives)
-
-
-def test_json_is_no_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Expecting property name"):
-        _walk(tmp_path, "```json\n{a: 1}\n```\n")
 
 
 def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:

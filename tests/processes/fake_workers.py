@@ -3,8 +3,7 @@
 The first worker is a fake member of the job; the others hold until it says that they are done, as
 an engine's followers would.
 
-Arguments: number of steps, seconds of a step; then, if wanted, which worker ends how: ``1 hangs``
-(at its end), ``0 exits 2``, ``1 raises`` (both at once).
+Arguments: number of steps, seconds of a step.
 """
 
 from __future__ import annotations
@@ -27,14 +26,9 @@ context = worker_context()
 assert context is not None
 own = context.assignment
 path = str(Path(own.inner) / "held")
-steps, step_s, *fault = sys.argv[1:]
-fate = fault[1:] if fault and int(fault[0]) == own.place else []
+steps, step_s = sys.argv[1:]
 
 sys.stdout.write(f"meets in {own.inner}\n")
-if fate == ["raises"]:
-    raise ValueError("broken on purpose")
-if fate[:1] == ["exits"]:
-    sys.exit(int(fate[1]))
 
 if own.place == 0:
     with socket.socket(socket.AF_UNIX) as listener:
@@ -56,5 +50,3 @@ else:
     if first.recv(4) != b"done":
         threading.Event().wait(30)  # the first is gone: the agent ends the others
     context.end_as(ExitKind.FINISHED)
-if fate == ["hangs"]:
-    threading.Event().wait()

@@ -79,59 +79,6 @@ def assert_nothing_is_left(job: RunningJob, pool: FakePool) -> None:
     assert pool.users() == {}
 
 
-@pytest.mark.soak  # the same with a real pool: test_shared_pool.py
-def test_a_job_follows_its_pool_and_outlives_it(tmp_path: Path, pool: FakePool) -> None:
-    """Offered 1, then 3; the pool is killed; the next one of its name offers 2 of the 3."""
-    steps = 100
-    pool.offer("job", 5, reason="1 device is free")
-    with training(tmp_path, steps) as job:
-        job.wait_for_steps(2)
-        pool.offer("job", 5, 1, 2, reason="2 more are free")
-        wait_for_members(job, "r1", "r2", "r3")
-        assert devices_of(job) == {"r1": 5, "r2": 1, "r3": 2}
-        assert pool.users() == {5: [job.pid_of("r1")], 1: [job.pid_of("r2")], 2: [job.pid_of("r3")]}
-
-        os.kill(pool.process.pid, signal.SIGKILL)
-        job.wait_for(lambda: job.records("pool")[-1]["silence"], "the pool's death is noticed")
-        held = status(job)["pool"]["devices"]
-        with fake_pool(tmp_path) as after:
-            first = after.wait_for("job", lambda report: True)
-            after.offer("job", 5, 1, 2, replicas=2, reason="other takes 1")
-            last = after.wait_for("job", lambda report: len(report.holds) == 2)
-            assert job.process.wait(DEADLINE_S) == 0, job.said()
-            assert_nothing_is_left(job, after)
-
-    assert held == [1, 2, 5]
-    assert (first.holds, first.is_running) == ((1, 2, 5), True)
-    assert last.holds == (1, 5)  # the newest replica has left
-    check(job, steps)
-
-
-@pytest.mark.soak  # the same with a real pool: test_shared_pool.py
-def test_a_job_is_suspended_for_others_and_goes_on_by_itself(
-    tmp_path: Path, pool: FakePool
-) -> None:
-    steps = 80
-    pool.offer("job", 0, 1)
-    with training(tmp_path, steps) as job:
-        job.wait_for_steps(5)
-        pool.wait_for("job", lambda report: report.wanted.can_suspend)
-        pool.offer("job", 0, 1, replicas=0, suspend=True, reason="urgent needs 2 devices")
-        report = pool.wait_for("job", lambda report: report.is_suspended)
-        assert report.holds == ()
-        assert pool.users() == {}
-        count = len(job.records("commit"))
-        job.wait_for(lambda: len(job.records("job_started")) == 2, "it waits")
-        assert status(job)["state"] == "waiting"
-
-        pool.offer("job", 3, 4, 6, reason="urgent is over")
-        assert job.process.wait(DEADLINE_S) == 0, job.said()
-        assert_nothing_is_left(job, pool)
-
-    assert count < steps
-    check(job, steps)
-
-
 def test_no_process_starts_before_the_minimum_is_offered(tmp_path: Path, pool: FakePool) -> None:
     pool.offer("job", 0, reason="1 of 2 is free")
     with counting(tmp_path, least=2) as job:
