@@ -24,10 +24,10 @@ AGENT = """
 import asyncio, os, signal
 from pathlib import Path
 from types import SimpleNamespace
-from pliant.agent.node_facts import PoolDevice
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica
-from pliant.core.values import Incarnation, ReplicaId
+from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire.launch import Assignment
 from pliant.wire.messages import Work
 
@@ -42,9 +42,11 @@ async def main():
     work = Work(job="j", command=command, cwd=os.getcwd(), out=os.getcwd())
     for number in range(1, 21):
         name = ReplicaId(f"r{number}")
-        devices = [PoolDevice(), PoolDevice()]
-        host = SimpleNamespace(servers=launcher, listener=take, send=take, refuse=take)
-        replica = LocalReplica(name, devices, host)
+        config = AgentConfig(node=NodeId("h0"), devices=2, environment={})
+        host = SimpleNamespace(
+            config=config, servers=launcher, listener=take, send=take, refuse=take
+        )
+        replica = LocalReplica(name, [0, 1], host)
         await replica.open(Path("logs"))
         replica.start(
             Assignment(replica=name, work=work, address="127.0.0.1", incarnation=Incarnation(1))

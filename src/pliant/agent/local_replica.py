@@ -18,7 +18,6 @@ from functools import partial
 
 from pliant.agent.hosts.link import HostLink
 from pliant.agent.hosts.remote_worker import RemoteWorker
-from pliant.agent.node_facts import PoolDevice
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import Worker
 from pliant.agent.workers_here import SILENT_LOOKS, ReplicaWorkers, not_started
@@ -40,7 +39,7 @@ class LocalReplica(ReplicaWorkers):
     def __init__(
         self,
         name: ReplicaId,
-        devices: Sequence[PoolDevice],
+        devices: Sequence[int],
         host: ThisHost,
         *,
         parts: Sequence[HostLink] = (),
@@ -90,8 +89,10 @@ class LocalReplica(ReplicaWorkers):
 
         ``elsewhere``: the device of one that is on another host.
         """
-        if (here := self.here.get(place)) is not None:
-            here.started(pid)
+        device = elsewhere
+        if place in self.here:
+            device, _ = self._host.config.of_pool(self._devices[place])
+            self.here[place].started(pid)
         if self._is_killed:  # perhaps before anything was asked to start it
             self._kill()
         self._host.send(
@@ -99,7 +100,7 @@ class LocalReplica(ReplicaWorkers):
                 replica=self.name,
                 node=self._host.config.node,
                 pid=pid,
-                device=self._devices[place].number if here is not None else elsewhere,
+                device=device,
                 worker=self._workers[place].worker,
             )
         )

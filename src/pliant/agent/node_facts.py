@@ -80,14 +80,6 @@ leaving takes a step or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolDevice:
-    """The device of a pool that a worker is on, as the worker is told; without a pool nothing."""
-
-    number: int | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """What is known before the agent's coordinator says anything."""
 
@@ -142,8 +134,6 @@ class AgentConfig:
     start_server: StartServer = start_server
     """How the fork server is started; where torch is loaded already it may be forked, too."""
 
-    def of_pool(self, device: int) -> PoolDevice:
-        """Return what a worker is told of a device."""
-        if self.locks is None:
-            return PoolDevice()
-        return PoolDevice(number=device, name=self.device_name(device))
+    def of_pool(self, device: int) -> tuple[int | None, str]:
+        """Return what a worker is told of its device: number and name, in a pool."""
+        return (None, "") if self.locks is None else (device, self.device_name(device))

@@ -102,10 +102,7 @@ class ReplicasHere(RunningReplicas[LocalReplica]):
         count = self._host.job.workers_here
         while self._waiting and (devices := self._host.devices.put(self._waiting[0], count)):
             replica = LocalReplica(
-                self._waiting.popleft(),
-                [self._host.config.of_pool(device) for device in devices],
-                self._host,
-                parts=self._parts(),
+                self._waiting.popleft(), devices, self._host, parts=self._parts()
             )
             self._add(replica, self.incarnation)
             self._on_devices()

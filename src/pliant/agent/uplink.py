@@ -126,10 +126,6 @@ class Uplink:
             ConfigError: the files of ``tls`` cannot be used.
         """
         self.is_connected = False
-        self.refused = 0
-        """Messages of the coordinator that could not be read."""
-        self.stale = 0
-        """Commands of an older incarnation (R3)."""
         self.incarnation = Incarnation(0)
         self.signs_every_s = 0.0
         """How far apart the coordinator wants the signs of life, in seconds."""
@@ -329,14 +325,12 @@ class Uplink:
     def _take_message(self, data: bytes | str) -> None:
         received = decode_packed(data, COMMANDS | COORDINATOR_NOTES)
         if isinstance(received, Refusal):
-            self.refused += 1
             _log.warning("refused a message of the coordinator: %s", received.reason)
             if not self._has_read:  # nothing else of it can be understood without the first
                 self._on_unfit(UNREADABLE.format(received.reason))
             return
         self._has_read = True
-        if received.incarnation < self.incarnation:
-            self.stale += 1
+        if received.incarnation < self.incarnation:  # R3
             return
         self.incarnation = received.incarnation
         self._silence, self._has_met = 0, True

@@ -17,7 +17,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pliant.agent.node_facts import PoolDevice
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import Worker
 from pliant.core.events import Exited, ExitKind
@@ -39,7 +38,7 @@ class ReplicaWorkers(ABC):
     def __init__(
         self,
         name: ReplicaId,
-        devices: Mapping[int, PoolDevice],
+        devices: Mapping[int, int],
         host: ThisHost,
         *,
         is_alone: bool = False,
@@ -82,12 +81,13 @@ class ReplicaWorkers(ABC):
         """Ask for a process for each worker, which is told the same as the only one would be."""
         ends, self._ends = self._ends, {}
         for place, device in self._devices.items():
+            number, name = self._host.config.of_pool(device)
             told = replace(
                 assignment,
                 place=place,
                 inner=str(self.directory or ""),
-                device=device.number,
-                device_name=device.name,
+                device=number,
+                device_name=name,
             )
             self._host.servers.ask(StartWorker(assignment=told), ends[place])
 

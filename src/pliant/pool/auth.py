@@ -122,7 +122,7 @@ class SharedGate(Gate):
             others = [name for name in self._driver.claims_of(visitor.user) if name != claim]
             if refusal := tenancy.crowd_refusal(visitor, claims=len(others)):
                 raise ForbiddenError(refusal)
-        now_s = self._driver.claims.clock.now_s()
+        now_s = self._driver.claims.allocator.clock.now_s()
         before = self._allowances.get(visitor.uid, Allowance(at_s=now_s))
         self._allowances[visitor.uid], again_s = tenancy.spend(before, now_s=now_s)
         if again_s:

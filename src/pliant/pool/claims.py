@@ -23,9 +23,7 @@ from pliant.core.allocation import (
     kinds,
 )
 from pliant.core.allocation.held_devices import Holding
-from pliant.machine.clock import Clock
 from pliant.machine.processes import process_lives, process_started
-from pliant.observe.log import EventLog
 from pliant.pool.allocator import Allocator, RefusedError, ReleasedError
 from pliant.pool.claim_client import Pusher
 from pliant.pool.devices import DeviceWatch
@@ -117,8 +115,6 @@ class Claims:
     watch: DeviceWatch
     pusher: Pusher
     life: str
-    log: EventLog
-    clock: Clock
     wall: Callable[[], float]
     settings: PoolSettings
     by_name: dict[str, Claimant] = field(default_factory=dict)
@@ -130,7 +126,7 @@ class Claims:
 
     def due_s(self) -> float:
         """Return when what must leave a device from now on is ended."""
-        return self.clock.now_s() + self.settings.grace_s
+        return self.allocator.clock.now_s() + self.settings.grace_s
 
     # --- reports ----------------------------------------------------------------------
 
@@ -155,7 +151,7 @@ class Claims:
         if held_devices.is_overtaken(claimant.holding, revision=revision):
             return
         before, refused = claimant.report.wanted, None
-        claimant.heard_s, claimant.report = self.clock.now_s(), report
+        claimant.heard_s, claimant.report = self.allocator.clock.now_s(), report
         if report.wanted != before:
             refused = self.allocator.apply(Asked(claim=claimant.claim))
         if refused is not None:
@@ -194,7 +190,7 @@ class Claims:
             report=report,
             started=process_started(report.pid) or "",
             since=self.wall(),
-            heard_s=self.clock.now_s(),
+            heard_s=self.allocator.clock.now_s(),
             uid=uid,
         )
         refused = self.allocator.apply(Asked(claim=claimant.claim))
@@ -216,7 +212,7 @@ class Claims:
             started=known.started,
             since=known.since,
             uid=known.uid,
-            heard_s=self.clock.now_s(),
+            heard_s=self.allocator.clock.now_s(),
             holding=held_devices.recovered(
                 known.devices,
                 holds=returned.report.holds,
@@ -248,8 +244,8 @@ class Claims:
         """Take note that somebody who may has ended a claim; return what follows."""
         notice_s = claimant.report.wanted.notice_s
         claimant.released = by
-        claimant.end_by_s = min(claimant.end_by_s, self.clock.now_s() + notice_s)
-        self.log.write("release", name=claimant.name, by=by, notice_s=notice_s)
+        claimant.end_by_s = min(claimant.end_by_s, self.allocator.clock.now_s() + notice_s)
+        self.allocator.log.write("release", name=claimant.name, by=by, notice_s=notice_s)
         return f"{claimant.name} is told to give everything back within {notice_s:g} s"
 
     def refuse_released(self, name: str, report: Report) -> None:
@@ -261,7 +257,7 @@ class Claims:
         claimant = self.by_name.get(name)
         if claimant is None or not claimant.released or claimant.report.pid != report.pid:
             return
-        claimant.heard_s = self.clock.now_s()
+        claimant.heard_s = self.allocator.clock.now_s()
         raise ReleasedError(f"{claimant.released} has released {name}")
 
     # --- leaving ------------------------------------------------------------------------
@@ -272,9 +268,9 @@ class Claims:
             silent_s = self.settings.silent_s
             if not claimant.lives:
                 self.end(claimant, f"its process {claimant.report.pid} is dead")
-            elif self.clock.now_s() >= claimant.end_by_s:
+            elif self.allocator.clock.now_s() >= claimant.end_by_s:
                 self.end(claimant, f"{claimant.released} has released it")
-            elif self.clock.now_s() - claimant.heard_s > silent_s:
+            elif self.allocator.clock.now_s() - claimant.heard_s > silent_s:
                 owned = self.allocator.owned(claimant.name)
                 if len(self.watch.free(owned)) == len(owned):
                     self.end(claimant, f"silent for {silent_s:g} s, and runs nothing")
@@ -283,7 +279,7 @@ class Claims:
 
     def end(self, claimant: Claimant, reason: str) -> None:
         """Take note that a claimant is gone; what it used is free once the locks are."""
-        self.log.write("gone", name=claimant.name, reason=reason)
+        self.allocator.log.write("gone", name=claimant.name, reason=reason)
         self.allocator.apply(Withdrawn(name=claimant.name))
         self.pusher.drop(claimant.name)
         claimant.is_gone = True

@@ -90,8 +90,6 @@ class PoolDriver:
             watch=watch,
             pusher=pusher,
             life=life,
-            log=log,
-            clock=clock,
             wall=wall,
             settings=settings,
         )

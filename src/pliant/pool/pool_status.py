@@ -64,7 +64,7 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         raise KeyError(name)
     claimant = driver.claims.by_name.get(name)
     claim = standing.claim
-    leave_s = standing.leave_by_s - driver.claims.clock.now_s()
+    leave_s = standing.leave_by_s - driver.claims.allocator.clock.now_s()
     return {
         "name": name,
         "kind": claim.kind,

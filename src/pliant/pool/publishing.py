@@ -35,7 +35,7 @@ def _offer(
     devices = tuple(device for device in standing.devices if device not in gone)
     notice_s = claimant.report.wanted.notice_s
     if not math.isinf(standing.leave_by_s):
-        notice_s = max(0.0, standing.leave_by_s - claims.clock.now_s())
+        notice_s = max(0.0, standing.leave_by_s - claims.allocator.clock.now_s())
     why = claims.allocator.reasons.get(claimant.name, [])
     return Offer(
         pool=saved.life,

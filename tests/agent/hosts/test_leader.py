@@ -16,7 +16,7 @@ from pliant.agent.hosts import leader as hosts_leader
 from pliant.agent.hosts.leader import HeadWorkers
 from pliant.agent.hosts.link import HostLink
 from pliant.agent.local_replica import LocalReplica
-from pliant.agent.node_facts import PoolDevice
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
 from pliant.core.events import ExitKind
@@ -172,12 +172,12 @@ class Replica:
         self.told: list[LinkRecord] = []
         self.link.say = self.told.append  # type: ignore[method-assign,assignment]
         host = SimpleNamespace(
-            config=SimpleNamespace(node=NodeId("h0")),
+            config=AgentConfig(node=NodeId("h0"), devices=1, environment={}),
             servers=SimpleNamespace(ask=self.asked.append),
             send=take,
             refuse=take,
         )
-        self.replica = LocalReplica(R1, [PoolDevice()], cast(ThisHost, host), parts=(self.link,))
+        self.replica = LocalReplica(R1, [0], cast(ThisHost, host), parts=(self.link,))
 
 
 def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pliant.agent.hosts.link import HostLink
-from pliant.agent.node_facts import PoolDevice
 from pliant.agent.replicas_here import NAME
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import LOOK_S
@@ -47,7 +46,7 @@ class PartReplica(ReplicaWorkers):
     """The workers of one replica that a part runs, for its head."""
 
     def __init__(
-        self, order: StartPart, devices: Sequence[PoolDevice], link: HostLink, host: ThisHost
+        self, order: StartPart, devices: Sequence[int], link: HostLink, host: ThisHost
     ) -> None:
         """It has one of the workers of ``order`` on each device."""
         super().__init__(order.replica, dict(zip(order.places, devices, strict=True)), host)
@@ -68,7 +67,7 @@ class PartReplica(ReplicaWorkers):
 
     def started(self, place: int, pid: int) -> None:
         """Note the process of a worker, and tell of it; kill one whose end was asked for before."""
-        device = self._devices[place].number
+        device, _ = self._host.config.of_pool(self._devices[place])
         self.here[place].started(pid)
         self._link.say(PartStarted(replica=self.name, place=place, pid=pid, device=device))
         if self._is_killed:
@@ -194,8 +193,7 @@ class PartWorkers(RunningReplicas[PartReplica]):
         if not devices:
             tell_refused(self.link, order, "no device is free there")
             return
-        told = [self._host.config.of_pool(device) for device in devices]
-        self._add(PartReplica(order, told, self.link, self._host), order.incarnation)
+        self._add(PartReplica(order, devices, self.link, self._host), order.incarnation)
 
 
 def tell_refused(link: HostLink, order: StartPart, why: str) -> Exited:
