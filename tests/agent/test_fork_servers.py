@@ -25,7 +25,7 @@ import asyncio, os, signal
 from pathlib import Path
 from types import SimpleNamespace
 from pliant.agent.node_facts import AgentConfig
-from pliant.agent.launcher import Launcher
+from pliant.agent.fork_servers import ForkServers
 from pliant.agent.local_replica import LocalReplica
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire.launch import Assignment
@@ -35,23 +35,24 @@ def take(*_):
     pass
 
 async def main():
-    launcher = Launcher(on_report=take, on_gone=take)
-    launcher.start(environment=os.environ, cwd=Path.cwd(), log=Path("server.log"))
-    os.kill(launcher.pid, signal.SIGSTOP)  # as if its imports took for ever
+    config = AgentConfig(node=NodeId("h0"), devices=2, environment=os.environ)
+    servers = ForkServers(config, spawn=take, on_report=take, on_death=take, on_end=take)
     command = ("train.py", 16_000 * "x")  # a long command line: the socket holds ten of them
     work = Work(job="j", command=command, cwd=os.getcwd(), out=os.getcwd())
+    servers.start(work)
+    server = servers._server
+    os.kill(server.process.pid, signal.SIGSTOP)  # as if its imports took for ever
     for number in range(1, 21):
         name = ReplicaId(f"r{number}")
-        config = AgentConfig(node=NodeId("h0"), devices=2, environment={})
         host = SimpleNamespace(
-            config=config, servers=launcher, listener=take, send=take, refuse=take
+            config=config, servers=servers, listener=take, send=take, refuse=take
         )
         replica = LocalReplica(name, [0, 1], host)
         await replica.open(Path("logs"))
         replica.start(
             Assignment(replica=name, work=work, address="127.0.0.1", incarnation=Incarnation(1))
         )
-    print(launcher.pid, len(launcher._waiting), flush=True)
+    print(server.process.pid, len(server.waiting), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -94,5 +95,5 @@ def test_nothing_is_left_of_what_was_still_queued(tmp_path: Path, meeting: Path)
     until_s = time.monotonic() + DEADLINE_S
     while psutil.pid_exists(server) and time.monotonic() < until_s:
         time.sleep(0.05)
-    assert not psutil.pid_exists(server), (tmp_path / "server.log").read_text()
+    assert not psutil.pid_exists(server), (tmp_path / "logs" / "forkserver.log").read_text()
     assert not list(meeting.glob("pliant-*"))
