@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.agent.world import Play, World, end, start
+from tests.scene import scene
 
 from pliant.agent.workers_here import SILENT_LOOKS
 from pliant.core.commands import Release
@@ -110,43 +111,43 @@ def test_the_only_worker_of_a_replica_has_no_directory_and_no_rank(play: Play) -
     play(scene, script)
 
 
-def test_a_replica_waits_until_there_is_a_device_for_each_of_its_workers(play: Play) -> None:
-    async def scene(world: World) -> None:
-        for name in ("r1", "r2"):
-            await world.say(start(name))
-        await world.hear(Alive, 2)
-        world.agent.may_use({3, 4, 5})
-        first = await world.hear(Started, 2)
-        assert [(one.replica, one.worker, one.device) for one in first] == [
-            ("r1", 0, 3),
-            ("r1", 1, 4),
-        ]
-        assert world.agent.used == {3: "r1", 4: "r1"}
-        await world.say(end("r1"))
+@scene(WAITS, devices=8, pooled=True, workers=2)
+async def test_a_replica_waits_until_there_is_a_device_for_each_of_its_workers(
+    world: World,
+) -> None:
+    for name in ("r1", "r2"):
+        await world.say(start(name))
+    await world.hear(Alive, 2)
+    world.agent.may_use({3, 4, 5})
+    first = await world.hear(Started, 2)
+    assert [(one.replica, one.worker, one.device) for one in first] == [
+        ("r1", 0, 3),
+        ("r1", 1, 4),
+    ]
+    assert world.agent.used == {3: "r1", 4: "r1"}
+    await world.say(end("r1"))
 
-        told = (await world.hear(Started, 4))[2:]
-        assert [(one.replica, one.worker, one.device) for one in told] == [
-            ("r2", 0, 5),
-            ("r2", 1, 3),
-        ]
-
-    play(scene, WAITS, devices=8, pooled=True, workers=2)
+    told = (await world.hear(Started, 4))[2:]
+    assert [(one.replica, one.worker, one.device) for one in told] == [
+        ("r2", 0, 5),
+        ("r2", 1, 3),
+    ]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_worker_that_is_killed_takes_the_others_with_it(play: Play, place: int) -> None:
-    async def scene(world: World) -> None:
-        pids = await running(world, 3)
-        others = await running(world, 3, "r2")
+@scene(WAITS, devices=6, workers=3)
+async def test_one_worker_that_is_killed_takes_the_others_with_it(
+    world: World, *, place: int
+) -> None:
+    pids = await running(world, 3)
+    others = await running(world, 3, "r2")
 
-        os.kill(pids[place], signal.SIGKILL)
+    os.kill(pids[place], signal.SIGKILL)
 
-        exited = Exited(replica=R1, kind=ExitKind.SIGNAL, detail="SIGKILL", worker=place)
-        assert await world.hear(Exited) == [exited]
-        assert gone(pids)
-        assert all(map(psutil.pid_exists, others))
-
-    play(scene, WAITS, devices=6, workers=3)
+    exited = Exited(replica=R1, kind=ExitKind.SIGNAL, detail="SIGKILL", worker=place)
+    assert await world.hear(Exited) == [exited]
+    assert gone(pids)
+    assert all(map(psutil.pid_exists, others))
 
 
 def test_a_device_that_others_use_rests_alone_and_the_replica_is_started_elsewhere(
@@ -254,19 +255,17 @@ ENDS_IN_ORDER = MEETS + (
 )
 
 
-def test_workers_that_end_in_order_are_waited_for(play: Play) -> None:
-    async def scene(world: World) -> None:
-        pids = await running(world, 2)
-        (directory,) = {Path(text) for name, text in world.lines if text.startswith("/")}
-        (directory / "0 may end").touch()
-        await world.until(lambda: not psutil.pid_exists(pids[0]))
-        await world.hear(Alive, len(world.all(Alive)) + 2)
-        assert world.all(Exited) == []
-        (directory / "1 may end").touch()
+@scene(ENDS_IN_ORDER, workers=2)
+async def test_workers_that_end_in_order_are_waited_for(world: World) -> None:
+    pids = await running(world, 2)
+    (directory,) = {Path(text) for name, text in world.lines if text.startswith("/")}
+    (directory / "0 may end").touch()
+    await world.until(lambda: not psutil.pid_exists(pids[0]))
+    await world.hear(Alive, len(world.all(Alive)) + 2)
+    assert world.all(Exited) == []
+    (directory / "1 may end").touch()
 
-        assert await world.hear(Exited) == [Exited(replica=R1, kind=ExitKind.FINISHED, worker=0)]
-
-    play(scene, ENDS_IN_ORDER, workers=2)
+    assert await world.hear(Exited) == [Exited(replica=R1, kind=ExitKind.FINISHED, worker=0)]
 
 
 def test_one_that_hangs_at_its_end_is_ended_with_its_replica(play: Play) -> None:
@@ -310,24 +309,23 @@ def test_commands_reach_the_first_worker_and_only_that_one_speaks(play: Play) ->
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_replica_shows_life_only_while_all_of_its_workers_do(play: Play, place: int) -> None:
+@scene(WAITS, workers=2)
+async def test_a_replica_shows_life_only_while_all_of_its_workers_do(
+    world: World, *, place: int
+) -> None:
     """Its coordinator then finds it silent, as it would one worker that was stopped."""
+    pids = await running(world, 2)
+    await world.hear(Progressed)
+    os.kill(pids[place], signal.SIGSTOP)
+    looks = SILENT_LOOKS
+    await world.hear(Alive, len(world.all(Alive)) + looks + 1)
+    world.heard.clear()
 
-    async def scene(world: World) -> None:
-        pids = await running(world, 2)
-        await world.hear(Progressed)
-        os.kill(pids[place], signal.SIGSTOP)
-        looks = SILENT_LOOKS
-        await world.hear(Alive, len(world.all(Alive)) + looks + 1)
-        world.heard.clear()
+    await world.hear(Alive, 3)
+    assert world.all(Progressed) == []
+    os.kill(pids[place], signal.SIGCONT)
 
-        await world.hear(Alive, 3)
-        assert world.all(Progressed) == []
-        os.kill(pids[place], signal.SIGCONT)
-
-        assert (await world.hear(Progressed))[0].replica == "r1"
-
-    play(scene, WAITS, workers=2)
+    assert (await world.hear(Progressed))[0].replica == "r1"
 
 
 def test_the_death_of_the_fork_server_is_one_exit_of_each_replica(play: Play) -> None:
@@ -349,22 +347,20 @@ def test_the_death_of_the_fork_server_is_one_exit_of_each_replica(play: Play) ->
     assert said
 
 
-def test_a_replica_of_which_one_worker_cannot_be_started_has_none(
-    play: Play, tmp_path: Path
+@scene(WAITS, workers=2)
+async def test_a_replica_of_which_one_worker_cannot_be_started_has_none(
+    world: World, *, tmp_path: Path
 ) -> None:
-    async def scene(world: World) -> None:
-        (tmp_path / "logs" / "r1.1.log").mkdir(parents=True)
-        await world.hear(Alive)
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        await world.say(start("r1"))
-        (told,) = await world.hear(Exited)
-        assert told.detail.startswith("it could not be started: ")
-        assert world.all(Started) == []
-        await world.until(lambda: len(os.listdir("/proc/self/fd")) == before)  # noqa: PTH208
-        await world.say(start("r2"))
-        assert {one.replica for one in await world.hear(Started, 2)} == {"r2"}
-
-    play(scene, WAITS, workers=2)
+    (tmp_path / "logs" / "r1.1.log").mkdir(parents=True)
+    await world.hear(Alive)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    await world.say(start("r1"))
+    (told,) = await world.hear(Exited)
+    assert told.detail.startswith("it could not be started: ")
+    assert world.all(Started) == []
+    await world.until(lambda: len(os.listdir("/proc/self/fd")) == before)  # noqa: PTH208
+    await world.say(start("r2"))
+    assert {one.replica for one in await world.hear(Started, 2)} == {"r2"}
 
 
 def test_workers_that_have_no_place_to_meet_are_not_started(

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from itertools import pairwise
 
 import pytest
+from tests.scene import in_a_loop
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
@@ -46,27 +47,27 @@ def looking(
     return searching(at(place.getsockname()[1]), give_up_s, on_unfit)
 
 
-def test_the_time_in_which_the_agent_was_stopped_does_not_count(place: socket.socket) -> None:
-    async def play() -> None:
-        has_come = asyncio.Event()
+@in_a_loop
+async def test_the_time_in_which_the_agent_was_stopped_does_not_count(
+    *, place: socket.socket
+) -> None:
+    has_come = asyncio.Event()
 
-        async def welcome(connection: ServerConnection) -> None:
-            has_come.set()
-            await connection.wait_closed()
+    async def welcome(connection: ServerConnection) -> None:
+        has_come.set()
+        await connection.wait_closed()
 
-        running = asyncio.create_task(looking(place, give_up_s=3.0).run())
-        await asyncio.sleep(0.5)
-        time.sleep(4.0)  # as if it was stopped
-        await asyncio.sleep(1.0)
-        async with serve(welcome, sock=place):
-            coming = asyncio.create_task(has_come.wait())
-            await asyncio.wait([running, coming], return_when=asyncio.FIRST_COMPLETED)
-            running.cancel()
-            coming.cancel()
+    running = asyncio.create_task(looking(place, give_up_s=3.0).run())
+    await asyncio.sleep(0.5)
+    time.sleep(4.0)  # as if it was stopped
+    await asyncio.sleep(1.0)
+    async with serve(welcome, sock=place):
+        coming = asyncio.create_task(has_come.wait())
+        await asyncio.wait([running, coming], return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        coming.cancel()
 
-        assert has_come.is_set(), running.exception()
-
-    asyncio.run(play())
+    assert has_come.is_set(), running.exception()
 
 
 def test_long_pauses_between_attempts_count(
@@ -125,20 +126,18 @@ def test_who_has_lost_who_spoke_for_it_looks_for_as_long_as_anybody(
 
 
 @pytest.mark.parametrize("code", [1000, 1008])
-def test_what_answers_and_never_says_a_word_is_no_coordinator(
-    place: socket.socket, code: int
+@in_a_loop
+async def test_what_answers_and_never_says_a_word_is_no_coordinator(
+    *, place: socket.socket, code: int
 ) -> None:
     """It refuses the greeting, or stands between: every connection begins and ends."""
 
-    async def play() -> None:
-        async def turn_away(connection: ServerConnection) -> None:
-            await connection.close(code)
+    async def turn_away(connection: ServerConnection) -> None:
+        await connection.close(code)
 
-        async with serve(turn_away, sock=place):
-            with pytest.raises(PermanentError, match="no coordinator at ws://127"):
-                await asyncio.wait_for(looking(place, give_up_s=0.3).run(), timeout=20)
-
-    asyncio.run(play())
+    async with serve(turn_away, sock=place):
+        with pytest.raises(PermanentError, match="no coordinator at ws://127"):
+            await asyncio.wait_for(looking(place, give_up_s=0.3).run(), timeout=20)
 
 
 def test_a_coordinator_that_is_silent_is_named_as_people_write_it(

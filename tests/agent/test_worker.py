@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.scene import in_a_loop
 
 from pliant.agent.output import nobody_listens
 from pliant.agent.worker import Worker
@@ -55,30 +56,30 @@ async def opened(log: Path, room: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("room", range(NEEDED))
-def test_without_room_for_all_descriptors_none_is_left_open(tmp_path: Path, room: int) -> None:
-    async def main() -> None:
-        gc.collect()  # what other tests left may close meanwhile
-        before = open_descriptors()
+@in_a_loop
+async def test_without_room_for_all_descriptors_none_is_left_open(
+    *, tmp_path: Path, room: int
+) -> None:
+    gc.collect()  # what other tests left may close meanwhile
+    before = open_descriptors()
 
-        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-            await opened(tmp_path / "r1.log", room)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        await opened(tmp_path / "r1.log", room)
 
-        assert open_descriptors() == before
-
-    asyncio.run(main())
+    assert open_descriptors() == before
 
 
-def test_with_room_for_all_the_childs_ends_are_left_to_who_starts_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        before = open_descriptors()
+@in_a_loop
+async def test_with_room_for_all_the_childs_ends_are_left_to_who_starts_it(
+    *, tmp_path: Path
+) -> None:
+    before = open_descriptors()
 
-        ends = await opened(tmp_path / "r1.log", NEEDED)
+    ends = await opened(tmp_path / "r1.log", NEEDED)
 
-        assert open_descriptors() == before | set(ends)
-        for end in ends:
-            os.close(end)
-
-    asyncio.run(main())
+    assert open_descriptors() == before | set(ends)
+    for end in ends:
+        os.close(end)
 
 
 def test_a_worker_that_has_no_process_yet_is_not_silent() -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ from fastapi import HTTPException
 from tests.coordinator.drivers import driver_of
 from tests.coordinator.traces import traces, traces_in_files
 from tests.http.routes import ask_anything
+from tests.scene import scene
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -101,7 +103,15 @@ class World:
         assert self.driver.refused[sender] == count
 
 
-def play(
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    return partial(played, tmp_path)
+
+
+def played(
     directory: Path,
     scene: Callable[[World], Awaitable[None]],
     *,
@@ -134,26 +144,22 @@ async def hear(connection: ClientConnection) -> Message:
     return envelope.message
 
 
-def test_an_agent_that_joins_is_told_what_to_start(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.agent() as agent:
-            await agent.send(wire(JOINED))
-            assert await hear(agent) == WORK
-            told = [await hear(agent), await hear(agent)]
-        assert told == [StartReplica(replica=ReplicaId(f"r{n}"), node=JOINED.node) for n in (1, 2)]
-
-    play(tmp_path, scene)
+@scene()
+async def test_an_agent_that_joins_is_told_what_to_start(world: World) -> None:
+    async with world.agent() as agent:
+        await agent.send(wire(JOINED))
+        assert await hear(agent) == WORK
+        told = [await hear(agent), await hear(agent)]
+    assert told == [StartReplica(replica=ReplicaId(f"r{n}"), node=JOINED.node) for n in (1, 2)]
 
 
 @pytest.mark.parametrize("token", ["", "Secret", "secret2", "\xe9"])
-def test_a_wrong_token_is_refused_and_counted(tmp_path: Path, token: str) -> None:
-    async def scene(world: World) -> None:
-        with pytest.raises(InvalidStatus, match="403"):
-            async with world.agent(token):
-                pass
-        await world.refused("stranger", 1)
-
-    play(tmp_path, scene)
+@scene()
+async def test_a_wrong_token_is_refused_and_counted(world: World, *, token: str) -> None:
+    with pytest.raises(InvalidStatus, match="403"):
+        async with world.agent(token):
+            pass
+    await world.refused("stranger", 1)
 
 
 GARBAGE: list[str | bytes] = [
@@ -170,59 +176,53 @@ GARBAGE: list[str | bytes] = [
 ]
 
 
-def test_garbage_is_refused_and_counted_and_changes_nothing(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.agent() as agent, world.people() as people:
-            await agent.send(wire(JOINED))
-            await hear(agent)
-            await hear(agent)
-            before = (await people.get("/v1/status")).json()
+@scene()
+async def test_garbage_is_refused_and_counted_and_changes_nothing(world: World) -> None:
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(JOINED))
+        await hear(agent)
+        await hear(agent)
+        before = (await people.get("/v1/status")).json()
 
-            for data in GARBAGE:
-                await agent.send(data)
+        for data in GARBAGE:
+            await agent.send(data)
 
-            await world.refused("agent", len(GARBAGE))
-            assert (await people.get("/v1/status")).json() == before
-            await agent.send(wire(Started(replica=ReplicaId("r1"), node=JOINED.node, pid=7)))
-            async with asyncio.timeout(DEADLINE_S):
-                while not world.driver.board.replicas["r1"].pids:
-                    await asyncio.sleep(0.01)
-            page = (await people.get("/metrics")).text
-            assert f'pliant_refused_events_total{{sender="agent"}} {len(GARBAGE)}.0' in page
-
-    play(tmp_path, scene)
+        await world.refused("agent", len(GARBAGE))
+        assert (await people.get("/v1/status")).json() == before
+        await agent.send(wire(Started(replica=ReplicaId("r1"), node=JOINED.node, pid=7)))
+        async with asyncio.timeout(DEADLINE_S):
+            while not world.driver.board.replicas["r1"].pids:
+                await asyncio.sleep(0.01)
+        page = (await people.get("/metrics")).text
+        assert f'pliant_refused_events_total{{sender="agent"}} {len(GARBAGE)}.0' in page
 
 
-def test_an_oversized_message_ends_only_the_connection_it_came_on(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.agent() as good:
-            await good.send(wire(JOINED))
-            await hear(good)
-            async with world.agent() as bad:
-                with suppress(ConnectionClosed):
-                    await bad.send("x" * (MAX_MESSAGE_BYTES + 1))
-                    await asyncio.wait_for(bad.recv(), DEADLINE_S)
-                assert bad.close_code == 1009
-            await good.send(wire(Alive(node=JOINED.node, refused=0)))
-            await hear(good)
-
-    play(tmp_path, scene)
+@scene()
+async def test_an_oversized_message_ends_only_the_connection_it_came_on(world: World) -> None:
+    async with world.agent() as good:
+        await good.send(wire(JOINED))
+        await hear(good)
+        async with world.agent() as bad:
+            with suppress(ConnectionClosed):
+                await bad.send("x" * (MAX_MESSAGE_BYTES + 1))
+                await asyncio.wait_for(bad.recv(), DEADLINE_S)
+            assert bad.close_code == 1009
+        await good.send(wire(Alive(node=JOINED.node, refused=0)))
+        await hear(good)
 
 
-def test_a_connection_that_does_not_say_who_it_is_is_closed(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.agent() as agent:
-            await agent.send(wire(Logged(replica=ReplicaId("r1"), step=1, values={})))
-            assert isinstance(await hear(agent), Unfit)
-            with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(agent.recv(), DEADLINE_S)
-        await world.refused("agent", 1)
-
-    play(tmp_path, scene)
+@scene()
+async def test_a_connection_that_does_not_say_who_it_is_is_closed(world: World) -> None:
+    async with world.agent() as agent:
+        await agent.send(wire(Logged(replica=ReplicaId("r1"), step=1, values={})))
+        assert isinstance(await hear(agent), Unfit)
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(agent.recv(), DEADLINE_S)
+    await world.refused("agent", 1)
 
 
 def test_a_connection_that_says_nothing_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pliant.coordinator.channel.HELLO_S", 0.1)
 
@@ -231,7 +231,7 @@ def test_a_connection_that_says_nothing_is_closed(
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(agent.recv(), DEADLINE_S)
 
-    play(tmp_path, scene)
+    play(scene)
 
 
 async def speak(agent: ClientConnection) -> None:
@@ -247,33 +247,30 @@ def living(life: AgentLife) -> NodeJoined:
 @pytest.mark.parametrize(
     "second", [AgentLife(boot=7, uptime=2, at=2), AgentLife(boot=8, uptime=1, at=2)]
 )
-def test_an_agent_that_speaks_keeps_its_name_from_one_that_was_started_later(
-    tmp_path: Path, second: AgentLife
+@scene()
+async def test_an_agent_that_speaks_keeps_its_name_from_one_that_was_started_later(
+    world: World, *, second: AgentLife
 ) -> None:
     """A command that is typed twice on one host, and two machines of one name."""
+    async with world.agent() as agent, world.agent() as other:
+        await agent.send(wire(living(AgentLife(boot=7, uptime=1, at=1))))
+        await hear(agent)
+        await other.send(wire(living(second)))
+        speaking = asyncio.create_task(speak(agent))
 
-    async def scene(world: World) -> None:
-        async with world.agent() as agent, world.agent() as other:
-            await agent.send(wire(living(AgentLife(boot=7, uptime=1, at=1))))
-            await hear(agent)
-            await other.send(wire(living(second)))
-            speaking = asyncio.create_task(speak(agent))
+        told = await hear(other)
 
-            told = await hear(other)
-
-            speaking.cancel()
-            assert told == Unfit(
-                reason="another agent takes part already as node here; leave this one out, or name "
-                "it with --node"
-            )
-        kinds = [record["kind"] for record in read(world.log.path).records]
-        assert "node_lost" not in kinds
-
-    play(tmp_path, scene)
+        speaking.cancel()
+        assert told == Unfit(
+            reason="another agent takes part already as node here; leave this one out, or name "
+            "it with --node"
+        )
+    kinds = [record["kind"] for record in read(world.log.path).records]
+    assert "node_lost" not in kinds
 
 
 def test_an_agent_takes_the_place_of_one_of_which_only_the_connection_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a power failure: nobody has closed it."""
     monkeypatch.setattr(nodes, "LOOK_S", 0.05)
@@ -286,28 +283,26 @@ def test_an_agent_takes_the_place_of_one_of_which_only_the_connection_is_left(
 
             assert await hear(other) == WORK
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_an_agent_of_another_version_is_told_what_cannot_be_read(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        facts = wire(NodeFacts(pliant="9.9")).replace('"pliant"', '"colour":"red","pliant"')
-        async with world.agent() as agent:
-            await agent.send(facts)
+@scene()
+async def test_an_agent_of_another_version_is_told_what_cannot_be_read(world: World) -> None:
+    facts = wire(NodeFacts(pliant="9.9")).replace('"pliant"', '"colour":"red","pliant"')
+    async with world.agent() as agent:
+        await agent.send(facts)
 
-            told = await hear(agent)
+        told = await hear(agent)
 
-        assert told == Unfit(
-            reason="the coordinator cannot read what this agent says of itself "
-            "(node_facts.colour: unknown field); a job needs the same pliant on every node"
-        )
-
-    play(tmp_path, scene)
+    assert told == Unfit(
+        reason="the coordinator cannot read what this agent says of itself "
+        "(node_facts.colour: unknown field); a job needs the same pliant on every node"
+    )
 
 
 @pytest.mark.parametrize("odd", ["environment", "name"])
 def test_an_odd_host_that_comes_first_is_turned_away_and_not_the_coordinators_own(
-    tmp_path: Path, odd: str
+    play: Play, odd: str
 ) -> None:
     """If that were turned away, the job would end with it."""
     mine = living(AgentLife(boot=7, uptime=1, at=1))
@@ -333,121 +328,107 @@ def test_an_odd_host_that_comes_first_is_turned_away_and_not_the_coordinators_ow
             named = {"environment": "node there has PYTHONHASHSEED 7", "name": "takes part already"}
             assert named[odd] in told[1].reason
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_who_runs_replicas_does_not_wait_for_the_coordinators_own_agent(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.driver.nodes.expect(AgentLife(boot=7, uptime=1, at=1))
-        async with world.agent() as survivor:
-            await survivor.send(wire(replace(JOINED, replicas=(ReplicaId("r1"),))))
-            assert await hear(survivor) == WORK
-
-    play(tmp_path, scene)
+@scene()
+async def test_who_runs_replicas_does_not_wait_for_the_coordinators_own_agent(world: World) -> None:
+    world.driver.nodes.expect(AgentLife(boot=7, uptime=1, at=1))
+    async with world.agent() as survivor:
+        await survivor.send(wire(replace(JOINED, replicas=(ReplicaId("r1"),))))
+        assert await hear(survivor) == WORK
 
 
-def test_a_node_that_runs_replicas_is_not_turned_away_for_one_that_does_not(tmp_path: Path) -> None:
+@scene()
+async def test_a_node_that_runs_replicas_is_not_turned_away_for_one_that_does_not(
+    world: World,
+) -> None:
     """A coordinator is started again on a host that differs by now; the survivors come second."""
-
-    async def scene(world: World) -> None:
-        async with world.agent() as own, world.agent() as survivor, world.agent() as another:
-            await own.send(wire(NodeFacts(hash_seed="7")))
-            await own.send(wire(JOINED))
-            await hear(own)
-            there = NodeJoined(node=NodeId("there"), devices=2, replicas=(ReplicaId("r1"),))
-            await survivor.send(wire(NodeFacts(hash_seed="0")))
-            await survivor.send(wire(there))
-            assert await hear(survivor) == WORK
-            await another.send(wire(NodeFacts(hash_seed="0")))
-            await another.send(wire(NodeJoined(node=NodeId("new"), devices=2)))
-            assert isinstance(await hear(another), Unfit)
-        notes = [one["text"] for one in read(world.log.path).records if one["kind"] == "note"]
-        assert (
-            "node there runs replicas, and stays: node there has PYTHONHASHSEED 0, and node here "
-            "has 7; a job needs the same on every node"
-        ) in notes
-
-    play(tmp_path, scene)
+    async with world.agent() as own, world.agent() as survivor, world.agent() as another:
+        await own.send(wire(NodeFacts(hash_seed="7")))
+        await own.send(wire(JOINED))
+        await hear(own)
+        there = NodeJoined(node=NodeId("there"), devices=2, replicas=(ReplicaId("r1"),))
+        await survivor.send(wire(NodeFacts(hash_seed="0")))
+        await survivor.send(wire(there))
+        assert await hear(survivor) == WORK
+        await another.send(wire(NodeFacts(hash_seed="0")))
+        await another.send(wire(NodeJoined(node=NodeId("new"), devices=2)))
+        assert isinstance(await hear(another), Unfit)
+    notes = [one["text"] for one in read(world.log.path).records if one["kind"] == "note"]
+    assert (
+        "node there runs replicas, and stays: node there has PYTHONHASHSEED 0, and node here "
+        "has 7; a job needs the same on every node"
+    ) in notes
 
 
-def test_bytes_that_are_no_http_disturb_nobody(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await asyncio.open_connection(*world.sock.getsockname())
-        writer.write(b"\x00\xff" * 500 + b"\r\n\r\n")
-        await asyncio.wait_for(reader.read(), DEADLINE_S)
-        writer.close()
-        await writer.wait_closed()
-        async with world.people(None) as people:
-            assert (await people.get("/healthz")).json() == {"status": "ok"}
-
-    play(tmp_path, scene)
+@scene()
+async def test_bytes_that_are_no_http_disturb_nobody(world: World) -> None:
+    reader, writer = await asyncio.open_connection(*world.sock.getsockname())
+    writer.write(b"\x00\xff" * 500 + b"\r\n\r\n")
+    await asyncio.wait_for(reader.read(), DEADLINE_S)
+    writer.close()
+    await writer.wait_closed()
+    async with world.people(None) as people:
+        assert (await people.get("/healthz")).json() == {"status": "ok"}
 
 
-def test_people_need_the_token(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        for token in (None, "x", "Secret"):
-            async with world.people(token) as people:
-                for name in ("status", "explain", "events", "policy", "logs", "logs/r1", "audit"):
-                    assert (await people.get(f"/v1/{name}")).status_code == 401
-                assert (await people.patch("/v1/policy", json={})).status_code == 401
-                for path in ("/v1/scale", "/v1/stop", "/v1/replicas/r1/kill"):
-                    assert (await people.post(path, json={})).status_code == 401
-
-    play(tmp_path, scene)
+@scene()
+async def test_people_need_the_token(world: World) -> None:
+    for token in (None, "x", "Secret"):
+        async with world.people(token) as people:
+            for name in ("status", "explain", "events", "policy", "logs", "logs/r1", "audit"):
+                assert (await people.get(f"/v1/{name}")).status_code == 401
+            assert (await people.patch("/v1/policy", json={})).status_code == 401
+            for path in ("/v1/scale", "/v1/stop", "/v1/replicas/r1/kill"):
+                assert (await people.post(path, json={})).status_code == 401
 
 
-def test_machines_do_not_need_the_token(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.people(None) as people:
-            assert (await people.get("/healthz")).status_code == 200
-            page = await people.get("/metrics")
-            assert "pliant_committed_steps_total 0.0" in page.text
-            paths = (await people.get("/openapi.json")).json()["paths"]
-        assert "/v1/replicas/{replica}/drain" in paths
-
-    play(tmp_path, scene)
+@scene()
+async def test_machines_do_not_need_the_token(world: World) -> None:
+    async with world.people(None) as people:
+        assert (await people.get("/healthz")).status_code == 200
+        page = await people.get("/metrics")
+        assert "pliant_committed_steps_total 0.0" in page.text
+        paths = (await people.get("/openapi.json")).json()["paths"]
+    assert "/v1/replicas/{replica}/drain" in paths
 
 
-def test_wishes_are_answered_with_the_cores_reason(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.agent() as agent, world.people() as people:
-            await agent.send(wire(JOINED))
-            await hear(agent)
+@scene()
+async def test_wishes_are_answered_with_the_cores_reason(world: World) -> None:
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(JOINED))
+        await hear(agent)
 
-            accepted = await people.post("/v1/scale", json={"target": 1})
-            unknown = await people.post("/v1/replicas/r9/drain", json={"notice_s": 1.0})
-            last = await people.post("/v1/replicas/r1/drain")
+        accepted = await people.post("/v1/scale", json={"target": 1})
+        unknown = await people.post("/v1/replicas/r9/drain", json={"notice_s": 1.0})
+        last = await people.post("/v1/replicas/r1/drain")
 
-        assert accepted.status_code == 202
-        assert accepted.json()["target_replicas"] == 1
-        assert accepted.json()["reason"].endswith("as requested")
-        assert unknown.status_code == 409
-        assert "r9" in unknown.json()["detail"]
-        assert last.status_code == 409
-        assert "min" in last.json()["detail"]
-
-    play(tmp_path, scene)
+    assert accepted.status_code == 202
+    assert accepted.json()["target_replicas"] == 1
+    assert accepted.json()["reason"].endswith("as requested")
+    assert unknown.status_code == 409
+    assert "r9" in unknown.json()["detail"]
+    assert last.status_code == 409
+    assert "min" in last.json()["detail"]
 
 
-def test_who_drains_or_kills_is_told_what_comes_of_it_and_not_how(tmp_path: Path) -> None:
+@scene()
+async def test_who_drains_or_kills_is_told_what_comes_of_it_and_not_how(world: World) -> None:
     """A membership's next generation was what it said: "prepare generation 4: r1, r2, r4"."""
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(JOINED))
+        await hear(agent)
 
-    async def scene(world: World) -> None:
-        async with world.agent() as agent, world.people() as people:
-            await agent.send(wire(JOINED))
-            await hear(agent)
+        drained = (await people.post("/v1/replicas/r2/drain")).json()
+        killed = (await people.post("/v1/replicas/r1/kill")).json()
 
-            drained = (await people.post("/v1/replicas/r2/drain")).json()
-            killed = (await people.post("/v1/replicas/r1/kill")).json()
-
-        assert drained["target_replicas"] == 1
-        assert drained["reason"] == "r2 leaves; stay at 1 replica, as requested"
-        assert killed["reason"].startswith("r1 is killed")
-
-    play(tmp_path, scene)
+    assert drained["target_replicas"] == 1
+    assert drained["reason"] == "r2 leaves; stay at 1 replica, as requested"
+    assert killed["reason"].startswith("r1 is killed")
 
 
-def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(tmp_path: Path) -> None:
+def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(play: Play) -> None:
     async def change(world: World) -> None:
         async with world.agent() as agent, world.people() as people:
             await agent.send(wire(JOINED))
@@ -478,22 +459,20 @@ def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(tmp_p
             found = (await people.get("/v1/policy")).json()
         assert (found["minReplicas"], found["backoff"]["factor"]) == (2, 3)
 
-    play(tmp_path, change)
-    play(tmp_path, look)
+    play(change)
+    play(look)
 
 
 @pytest.mark.parametrize(
     "changes",
     [{"maxReplica": 3}, {"spares": "1"}, {"backoff": {"factor": 0}}, {"maxReplicas": {"a": 1}}, []],
 )
-def test_a_malformed_policy_changes_nothing(tmp_path: Path, changes: object) -> None:
-    async def scene(world: World) -> None:
-        before = world.driver.core.policy
-        async with world.people() as people:
-            assert (await people.patch("/v1/policy", json=changes)).status_code == 422
-        assert world.driver.core.policy is before
-
-    play(tmp_path, scene)
+@scene()
+async def test_a_malformed_policy_changes_nothing(world: World, *, changes: object) -> None:
+    before = world.driver.core.policy
+    async with world.people() as people:
+        assert (await people.patch("/v1/policy", json=changes)).status_code == 422
+    assert world.driver.core.policy is before
 
 
 @pytest.mark.parametrize(
@@ -506,46 +485,42 @@ def test_a_malformed_policy_changes_nothing(tmp_path: Path, changes: object) -> 
         ("/v1/replicas/r1/drain", {"notice_s": -1.0}),
     ],
 )
-def test_a_malformed_wish_changes_nothing(tmp_path: Path, path: str, body: object) -> None:
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            assert (await people.post(path, json=body)).status_code == 422
-        assert world.driver.board.target_replicas is None
-
-    play(tmp_path, scene)
+@scene()
+async def test_a_malformed_wish_changes_nothing(world: World, *, path: str, body: object) -> None:
+    async with world.people() as people:
+        assert (await people.post(path, json=body)).status_code == 422
+    assert world.driver.board.target_replicas is None
 
 
 @pytest.mark.parametrize("body", ["NaN", "[1e999]", '{"target": NaN}', '{"target": 2, "x": NaN}'])
-def test_what_is_no_number_is_refused_like_any_other_mistake(tmp_path: Path, body: str) -> None:
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            answer = await people.post("/v1/scale", content=body)
-        assert answer.status_code == 422
-        assert all({"loc", "msg"} <= mistake.keys() for mistake in answer.json()["detail"])
+@scene()
+async def test_what_is_no_number_is_refused_like_any_other_mistake(
+    world: World, *, body: str
+) -> None:
+    async with world.people() as people:
+        answer = await people.post("/v1/scale", content=body)
+    assert answer.status_code == 422
+    assert all({"loc", "msg"} <= mistake.keys() for mistake in answer.json()["detail"])
 
-    play(tmp_path, scene)
 
+@scene()
+async def test_events_are_read_in_pages(world: World) -> None:
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(JOINED))
+        await hear(agent)
+        await hear(agent)
 
-def test_events_are_read_in_pages(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.agent() as agent, world.people() as people:
-            await agent.send(wire(JOINED))
-            await hear(agent)
-            await hear(agent)
+        first = (await people.get("/v1/events")).json()
+        again = (await people.get("/v1/events", params={"after": first["next"]})).json()
+        reasons = (await people.get("/v1/explain")).json()
 
-            first = (await people.get("/v1/events")).json()
-            again = (await people.get("/v1/events", params={"after": first["next"]})).json()
-            reasons = (await people.get("/v1/explain")).json()
-
-        assert [r["kind"] for r in first["records"]][:3] == [
-            "core_began",
-            "node_joined",
-            "decision",
-        ]
-        assert again["records"] == []
-        assert reasons[0]["target_replicas"] == 2
-
-    play(tmp_path, scene)
+    assert [r["kind"] for r in first["records"]][:3] == [
+        "core_began",
+        "node_joined",
+        "decision",
+    ]
+    assert again["records"] == []
+    assert reasons[0]["target_replicas"] == 2
 
 
 FIRST = Generation(1)
@@ -561,7 +536,7 @@ TO_THE_FIRST_LOSS: list[Message] = [
 
 
 def test_the_secret_of_a_generation_is_told_to_agents_and_to_nobody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    play: Play, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "uvicorn")
     caplog.set_level(logging.DEBUG, "pliant")
@@ -589,7 +564,7 @@ def test_the_secret_of_a_generation_is_told_to_agents_and_to_nobody_else(
         assert [r["kind"] for r in formed] == ["prepare", "reform"]
         assert not any("secret" in record for record in formed)
 
-    play(tmp_path, scene)
+    play(scene)
 
 
 def test_a_port_in_use_is_one_clear_sentence() -> None:
@@ -621,9 +596,7 @@ def test_the_coordinator_is_small_and_does_not_import_torch() -> None:
     assert (has_torch, has_numpy) == (b"False", b"False")
 
 
-def test_an_offer_of_the_pool_is_handed_on_and_answered_with_what_is_followed(
-    tmp_path: Path,
-) -> None:
+def test_an_offer_of_the_pool_is_handed_on_and_answered_with_what_is_followed(play: Play) -> None:
     offer = Offer(pool="p", revision=7, devices=(0, 3), replicas=2, reason="2 are free")
 
     async def scene(world: World) -> None:
@@ -637,49 +610,44 @@ def test_an_offer_of_the_pool_is_handed_on_and_answered_with_what_is_followed(
             assert answer.status_code == 401
         assert world.offers == [offer]
 
-    play(tmp_path, scene, is_pooled=True)
+    play(scene, is_pooled=True)
 
 
-def test_a_job_that_is_in_no_pool_refuses_offers(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            answer = await people.put("/v1/offer", json={"pool": "p", "revision": 1})
-            assert (answer.status_code, answer.json()) == (409, {"detail": "the job is in no pool"})
-
-    play(tmp_path, scene)
+@scene()
+async def test_a_job_that_is_in_no_pool_refuses_offers(world: World) -> None:
+    async with world.people() as people:
+        answer = await people.put("/v1/offer", json={"pool": "p", "revision": 1})
+        assert (answer.status_code, answer.json()) == (409, {"detail": "the job is in no pool"})
 
 
 @pytest.mark.timeout(150)
-def test_nothing_that_is_asked_ends_in_a_500(tmp_path: Path) -> None:
+@scene(is_pooled=True, within_s=120.0)
+async def test_nothing_that_is_asked_ends_in_a_500(world: World) -> None:
     """A job that has stopped refuses everything: that is asked last.
 
     Each of more than a hundred requests has a limit of its own.
     """
-
-    async def scene(world: World) -> None:
-        with httpx.Client(base_url=world.url, headers=AS_JSON, trust_env=False) as people:
-            await asyncio.to_thread(ask_anything, world.app, people, without=("audit", *ENDING))
-            await asyncio.to_thread(
-                ask_anything, world.app, people, without=("audit",), num_examples=10
-            )
-        assert not world.driver.refused
-
-    play(tmp_path, scene, is_pooled=True, within_s=120.0)
+    with httpx.Client(base_url=world.url, headers=AS_JSON, trust_env=False) as people:
+        await asyncio.to_thread(ask_anything, world.app, people, without=("audit", *ENDING))
+        await asyncio.to_thread(
+            ask_anything, world.app, people, without=("audit",), num_examples=10
+        )
+    assert not world.driver.refused
 
 
-def test_numbers_that_no_file_has_are_refused_and_shown_as_none(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.log.write("commit", step=10**400, generation=1, loss=math.inf)
-        world.log.write("traceback", replica="r1", text="\ud800")
-        async with world.people() as people:
-            for path in ("/v1/status", "/v1/events", "/v1/explain", "/metrics"):
-                assert (await people.get(path)).status_code == 200, path
-            assert (await people.get("/v1/events", params={"after": 1 << 70})).status_code == 422
-
-    play(tmp_path, scene)
+@scene()
+async def test_numbers_that_no_file_has_are_refused_and_shown_as_none(world: World) -> None:
+    world.log.write("commit", step=10**400, generation=1, loss=math.inf)
+    world.log.write("traceback", replica="r1", text="\ud800")
+    async with world.people() as people:
+        for path in ("/v1/status", "/v1/events", "/v1/explain", "/metrics"):
+            assert (await people.get(path)).status_code == 200, path
+        assert (await people.get("/v1/events", params={"after": 1 << 70})).status_code == 422
 
 
-def test_what_a_worker_printed_is_answered_piece_by_piece_as_it_is(tmp_path: Path) -> None:
+def test_what_a_worker_printed_is_answered_piece_by_piece_as_it_is(
+    play: Play, tmp_path: Path
+) -> None:
     hostile = b"\x1b[2J<script>\xff\n"
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "r1.log").write_bytes(hostile)
@@ -699,7 +667,7 @@ def test_what_a_worker_printed_is_answered_piece_by_piece_as_it_is(tmp_path: Pat
         assert (first.content, second.content) == (hostile, b"more\n")
         assert first.headers["Content-Type"] == "application/octet-stream"
 
-    play(tmp_path, scene)
+    play(scene)
 
 
 def test_an_audit_is_what_the_command_prints(tmp_path: Path) -> None:
@@ -738,7 +706,9 @@ def test_an_audit_for_which_no_process_can_be_started_is_refused_in_a_sentence(
     )
 
 
-def test_one_audit_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_audit_is_made_at_a_time(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is a process, and may take minutes of a job with long ledgers."""
     may_end = asyncio.Event()
 
@@ -760,4 +730,4 @@ def test_one_audit_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
             told = (await refused).json()["detail"]
             assert told == "the job is being audited for somebody else; ask again"
 
-    play(tmp_path, scene)
+    play(scene)

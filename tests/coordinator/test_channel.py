@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from starlette.websockets import WebSocketState
 from tests.coordinator.drivers import driver_of
+from tests.scene import in_a_loop
 from tests.wire.messages import messages
 
 from pliant.cli.terminal import PlainConsole
@@ -170,31 +171,27 @@ def test_a_node_that_comes_back_is_not_forgotten() -> None:
     assert nodes.forget_silent(11.0) == [THERE]
 
 
-def test_of_two_that_would_take_the_place_of_a_silent_agent_one_does() -> None:
-    async def play() -> None:
-        nodes = JobNodes()
-        nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
-        waiting = asyncio.create_task(nodes.speaks(HERE))
-        await asyncio.sleep(0.01)
+@in_a_loop
+async def test_of_two_that_would_take_the_place_of_a_silent_agent_one_does() -> None:
+    nodes = JobNodes()
+    nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
+    waiting = asyncio.create_task(nodes.speaks(HERE))
+    await asyncio.sleep(0.01)
 
-        nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
+    nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
 
-        assert await waiting
-
-    asyncio.run(play())
+    assert await waiting
 
 
-def test_an_agent_whose_connection_has_ended_is_not_waited_for() -> None:
-    async def play() -> None:
-        nodes = JobNodes()
-        nodes.attach(NodeJoined(node=HERE, devices=1), gone := Deaf())
-        nodes.detach(HERE, gone, now_s=0.0)
+@in_a_loop
+async def test_an_agent_whose_connection_has_ended_is_not_waited_for() -> None:
+    nodes = JobNodes()
+    nodes.attach(NodeJoined(node=HERE, devices=1), gone := Deaf())
+    nodes.detach(HERE, gone, now_s=0.0)
 
-        async with asyncio.timeout(LOOK_S / 2):
-            assert not await nodes.speaks(HERE)
-            assert not await nodes.speaks(THERE)
-
-    asyncio.run(play())
+    async with asyncio.timeout(LOOK_S / 2):
+        assert not await nodes.speaks(HERE)
+        assert not await nodes.speaks(THERE)
 
 
 class Deaf:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.coordinator.register_file import RegisterFile
+from tests.scene import in_a_loop
 
 from pliant.coordinator.loop import MOST_AT_ONCE, CoreHolder, GroupCommit, Inbox, Incoming, Turn
 from pliant.coordinator.nodes import JobNodes
@@ -171,34 +172,30 @@ def test_who_says_something_before_it_is_killed_does_not_die_with_the_others() -
     assert core.died_together([refused]) == ()
 
 
-def test_what_is_there_is_taken_together_and_in_order() -> None:
-    async def scene() -> None:
-        inbox = Inbox()
-        events = [Scaled(target=target) for target in range(MOST_AT_ONCE + 1)]
-        for event in events:
-            inbox.put(event)
+@in_a_loop
+async def test_what_is_there_is_taken_together_and_in_order() -> None:
+    inbox = Inbox()
+    events = [Scaled(target=target) for target in range(MOST_AT_ONCE + 1)]
+    for event in events:
+        inbox.put(event)
 
-        first, second = await inbox.take_events(1.0), await inbox.take_events(1.0)
+    first, second = await inbox.take_events(1.0), await inbox.take_events(1.0)
 
-        assert [one.event for one in (*first, *second)] == events
-        assert len(second) == 1
-        assert not await inbox.take_events(0.0)
-
-    asyncio.run(scene())
+    assert [one.event for one in (*first, *second)] == events
+    assert len(second) == 1
+    assert not await inbox.take_events(0.0)
 
 
-def test_who_asks_as_it_closes_is_told_that_there_is_no_answer() -> None:
-    async def scene() -> None:
-        inbox = Inbox()
-        asked = asyncio.create_task(inbox.ask(Ticked()))
-        await asyncio.sleep(0)
+@in_a_loop
+async def test_who_asks_as_it_closes_is_told_that_there_is_no_answer() -> None:
+    inbox = Inbox()
+    asked = asyncio.create_task(inbox.ask(Ticked()))
+    await asyncio.sleep(0)
 
-        inbox.close()
+    inbox.close()
 
-        assert await asked is None
-        assert await inbox.ask(Ticked()) is None
-
-    asyncio.run(scene())
+    assert await asked is None
+    assert await inbox.ask(Ticked()) is None
 
 
 SIX = [ReplicaId(f"r{number}") for number in range(1, 7)]

@@ -17,6 +17,7 @@ from fastapi import APIRouter, WebSocket
 from fastapi.responses import StreamingResponse
 from tests.certificates import Authority
 from tests.http.sockets import DEADLINE_S, Strangers
+from tests.scene import scene
 from websockets.asyncio.client import connect
 
 from pliant.core.values import TlsFiles
@@ -78,7 +79,15 @@ class World(Strangers):
         )
 
 
-def play(scene: Callable[[World], Awaitable[None]]) -> None:
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def play() -> Play:
+    return played
+
+
+def played(scene: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
         with ExitStack() as stack:
             world = World(stack)
@@ -98,7 +107,7 @@ async def is_answered(world: World) -> bool:
 
 @pytest.mark.parametrize("said", [b"", HEAD, b"\x16\x03\x01"])
 def test_who_holds_every_place_loses_the_oldest(
-    monkeypatch: pytest.MonkeyPatch, said: bytes
+    play: Play, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
     monkeypatch.setattr(connections, "REQUEST_S", 1000.0)  # none goes by itself
@@ -124,7 +133,7 @@ def test_who_holds_every_place_loses_the_oldest(
     ids=["nothing", "half a head", "one request and a half", "half a body"],
 )
 def test_who_does_not_say_what_it_wants_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, said: bytes
+    play: Play, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.2)
 
@@ -137,7 +146,7 @@ def test_who_does_not_say_what_it_wants_is_not_waited_for(
     play(scene)
 
 
-def test_who_waits_for_an_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_an_answer_is_waited_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.05)
 
     async def scene(world: World) -> None:
@@ -151,7 +160,7 @@ def test_who_waits_for_an_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_who_waits_for_an_answer_keeps_its_place_in_a_flood(
-    monkeypatch: pytest.MonkeyPatch,
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
 
@@ -168,7 +177,9 @@ def test_who_waits_for_an_answer_keeps_its_place_in_a_flood(
     play(scene)
 
 
-def test_an_answer_that_nobody_reads_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_nobody_reads_gives_its_place_up(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.1)
     monkeypatch.setattr(connections, "ANSWER_S", 0.2)
     ask = b"GET /v1/large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
@@ -190,7 +201,9 @@ def test_places_are_a_part_of_the_descriptors(
     assert connections.most_connections() == places
 
 
-def test_too_many_requests_at_once_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_at_once_are_told_to_come_again(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_app, "MAX_IN_FLIGHT", 2)
 
     async def scene(world: World) -> None:
@@ -219,26 +232,27 @@ def few_descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_who_takes_every_descriptor_is_outlived(few_descriptors: int) -> None:
+@scene()
+async def test_who_takes_every_descriptor_is_outlived(
+    world: World, *, few_descriptors: int
+) -> None:
     """The connections of this test use them up as well: as bad as it can be."""
-
-    async def scene(world: World) -> None:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (few_descriptors, hard))
-        held: list[socket.socket] = []
-        async with world.people() as people:  # reads files of its own when it is made
-            with suppress(OSError):
-                while True:
-                    held.append(await world.connect(HEAD))
-            for sock in held:
-                sock.close()
-            async with asyncio.timeout(DEADLINE_S):
-                assert (await people.get("/healthz")).status_code == 200
-
-    play(scene)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few_descriptors, hard))
+    held: list[socket.socket] = []
+    async with world.people() as people:  # reads files of its own when it is made
+        with suppress(OSError):
+            while True:
+                held.append(await world.connect(HEAD))
+        for sock in held:
+            sock.close()
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await people.get("/healthz")).status_code == 200
 
 
-def test_an_answer_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_long_is_waited_for(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As an audit does; who is to answer it says for how long."""
     monkeypatch.setattr(connections, "REQUEST_S", 2.0)
     monkeypatch.setattr(connections, "ANSWER_S", 1.0)
@@ -262,29 +276,27 @@ ASKS_FOR_SOCKET = (
 @pytest.mark.parametrize(
     "also", [b"Content-Length: 5\r\n", b"X: y\r\n" * 200, b"X: " + b"y" * 9_000 + b"\r\n"]
 )
-def test_who_asks_for_a_websocket_in_a_way_that_is_none_is_cut_off(also: bytes) -> None:
-    async def scene(world: World) -> None:
-        for _ in range(3):
-            await world.closed(await world.connect(ASKS_FOR_SOCKET + also + b"\r\n"))
-        assert not world.server._server.server_state.connections
-        await world.connect(ASKS_FOR_SOCKET + also + b"\r\n")  # the server can stop meanwhile
-
-    play(scene)
-
-
-def test_a_server_stops_while_a_websocket_is_being_closed() -> None:
-    async def scene(world: World) -> None:
-        sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
-        assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
-        (connection,) = world.server._server.server_state.connections
-        assert isinstance(connection, EndableSocket)
-        connection.conn.receive_data(b"\x88\x80\0\0\0\0")  # a close that takes a while, as with TLS
-        world.go_on.set()
-
-    play(scene)
+@scene()
+async def test_who_asks_for_a_websocket_in_a_way_that_is_none_is_cut_off(
+    world: World, *, also: bytes
+) -> None:
+    for _ in range(3):
+        await world.closed(await world.connect(ASKS_FOR_SOCKET + also + b"\r\n"))
+    assert not world.server._server.server_state.connections
+    await world.connect(ASKS_FOR_SOCKET + also + b"\r\n")  # the server can stop meanwhile
 
 
-def test_a_websocket_owes_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_a_server_stops_while_a_websocket_is_being_closed(world: World) -> None:
+    sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
+    assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
+    (connection,) = world.server._server.server_state.connections
+    assert isinstance(connection, EndableSocket)
+    connection.conn.receive_data(b"\x88\x80\0\0\0\0")  # a close that takes a while, as with TLS
+    world.go_on.set()
+
+
+def test_a_websocket_owes_no_request(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.1)
 
     async def scene(world: World) -> None:
@@ -362,59 +374,50 @@ def hello(size: int) -> bytes:
     return said.read(size)
 
 
-def test_requests_are_answered_over_tls_1_3(play_tls: Callable[[Scene], None]) -> None:
-    async def scene(world: EncryptedWorld) -> None:
-        async with world.people() as people:
-            answer = await people.get("/healthz")
-            assert answer.status_code == 200
-            stream = answer.extensions["network_stream"]
-            assert stream.get_extra_info("ssl_object").version() == "TLSv1.3"
-            assert (await people.get("/v1/status")).status_code == 401
-
-    play_tls(scene)
+@scene(by="play_tls")
+async def test_requests_are_answered_over_tls_1_3(world: EncryptedWorld) -> None:
+    async with world.people() as people:
+        answer = await people.get("/healthz")
+        assert answer.status_code == 200
+        stream = answer.extensions["network_stream"]
+        assert stream.get_extra_info("ssl_object").version() == "TLSv1.3"
+        assert (await people.get("/v1/status")).status_code == 401
 
 
-def test_one_that_is_gone_can_be_sent_to(play_tls: Callable[[Scene], None]) -> None:
+@scene(by="play_tls")
+async def test_one_that_is_gone_can_be_sent_to(world: EncryptedWorld) -> None:
     """Its transport answers nothing any more, in the turns until whoever serves it learns that."""
-
-    async def scene(world: EncryptedWorld) -> None:
-        url, trust = url_of(world.sock, world.tls), client_context(world.agent)
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            connect(url.replace("http", "ws") + "/socket", ssl=trust, proxy=None) as client,
-        ):
-            while world.socket is None:
-                await asyncio.sleep(0.005)
-            client.transport.abort()
-            while not world.socket.disconnected:
-                await asyncio.sleep(0)
-            world.socket.send_frame(frame_of(b"nobody reads this"))
-            assert world.socket.num_unsent == 0
-
-    play_tls(scene)
+    url, trust = url_of(world.sock, world.tls), client_context(world.agent)
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        connect(url.replace("http", "ws") + "/socket", ssl=trust, proxy=None) as client,
+    ):
+        while world.socket is None:
+            await asyncio.sleep(0.005)
+        client.transport.abort()
+        while not world.socket.disconnected:
+            await asyncio.sleep(0)
+        world.socket.send_frame(frame_of(b"nobody reads this"))
+        assert world.socket.num_unsent == 0
 
 
-def test_who_has_no_certificate_is_not_even_told_that_it_needs_a_token(
-    play_tls: Callable[[Scene], None],
+@scene(by="play_tls")
+async def test_who_has_no_certificate_is_not_even_told_that_it_needs_a_token(
+    world: EncryptedWorld,
 ) -> None:
-    async def scene(world: EncryptedWorld) -> None:
-        for path in ("/healthz", "/metrics", "/docs", "/v1/status"):
-            async with world.people(client_context(TlsFiles(ca=world.agent.ca))) as people:
-                answer = await people.get(path)
-            said = "it wants a certificate: give --tls-certificate and --tls-key"
-            assert (answer.status_code, answer.json()) == (426, {"detail": said})
-
-    play_tls(scene)
+    for path in ("/healthz", "/metrics", "/docs", "/v1/status"):
+        async with world.people(client_context(TlsFiles(ca=world.agent.ca))) as people:
+            answer = await people.get(path)
+        said = "it wants a certificate: give --tls-certificate and --tls-key"
+        assert (answer.status_code, answer.json()) == (426, {"detail": said})
 
 
-def test_who_speaks_plain_http_is_told_to_speak_tls(play_tls: Callable[[Scene], None]) -> None:
-    async def scene(world: EncryptedWorld) -> None:
-        sock = await world.connect(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
-        said = await world.closed(sock)
-        assert said.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
-        assert said == connections.TELLS_TLS
-
-    play_tls(scene)
+@scene(by="play_tls")
+async def test_who_speaks_plain_http_is_told_to_speak_tls(world: EncryptedWorld) -> None:
+    sock = await world.connect(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+    said = await world.closed(sock)
+    assert said.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
+    assert said == connections.TELLS_TLS
 
 
 @pytest.mark.parametrize(
@@ -451,29 +454,25 @@ def test_who_does_not_finish_the_handshake_is_not_waited_for(
     play_tls(scene)
 
 
-def test_a_server_that_stops_waits_for_no_handshake(play_tls: Callable[[Scene], None]) -> None:
-    async def scene(world: EncryptedWorld) -> None:
-        sock = await world.connect(hello(100))
-        assert await world.is_answered()  # by now that one is taken
-        async with asyncio.timeout(5.0):
-            await world.server.stop()
-        await world.closed(sock)
-
-    play_tls(scene)
+@scene(by="play_tls")
+async def test_a_server_that_stops_waits_for_no_handshake(world: EncryptedWorld) -> None:
+    sock = await world.connect(hello(100))
+    assert await world.is_answered()  # by now that one is taken
+    async with asyncio.timeout(5.0):
+        await world.server.stop()
+    await world.closed(sock)
 
 
-def test_a_certificate_that_is_renewed_is_shown_without_a_restart(
-    play_tls: Callable[[Scene], None], tmp_path: Path
+@scene(by="play_tls")
+async def test_a_certificate_that_is_renewed_is_shown_without_a_restart(
+    world: EncryptedWorld, *, tmp_path: Path
 ) -> None:
-    async def scene(world: EncryptedWorld) -> None:
-        async with world.people() as before, world.people() as after:
-            assert (await before.get("/healthz")).status_code == 200
-            anew = Authority(tmp_path / "job")  # another CA under the old name
-            anew.files("server", names=[HOST])
-            anew.files("agent")
-            assert (await before.get("/healthz")).status_code == 200  # its connection goes on
-            with pytest.raises(httpx.ConnectError):
-                await after.get("/healthz")
-        assert await world.is_answered()
-
-    play_tls(scene)
+    async with world.people() as before, world.people() as after:
+        assert (await before.get("/healthz")).status_code == 200
+        anew = Authority(tmp_path / "job")  # another CA under the old name
+        anew.files("server", names=[HOST])
+        anew.files("agent")
+        assert (await before.get("/healthz")).status_code == 200  # its connection goes on
+        with pytest.raises(httpx.ConnectError):
+            await after.get("/healthz")
+    assert await world.is_answered()

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import pytest
 from fastapi import WebSocket
+from tests.scene import scene
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode, Frame, Opcode
@@ -60,7 +61,15 @@ class World:
                 await asyncio.sleep(0.005)
 
 
-def play(scene: Callable[[World, ClientConnection], Awaitable[None]]) -> None:
+Play = Callable[[Callable[[World, ClientConnection], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def play() -> Play:
+    return played
+
+
+def played(scene: Callable[[World, ClientConnection], Awaitable[None]]) -> None:
     async def main() -> None:
         world = World()
         await world.server.start()
@@ -73,111 +82,105 @@ def play(scene: Callable[[World, ClientConnection], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_what_waits_comes_first_and_all_of_it_in_order() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        early = [f"early {number}" for number in range(5)]
-        late: list[str | bytes] = ["late", b"bytes", "\u20ac" * 100_000]
-        for text in early:
-            await client.send(text)
-        await asyncio.sleep(0.05)
-        world.begin.set()
-        for data in late:
-            await client.send(data)
-        await client.send(["in ", "three ", "pieces"])
+@scene()
+async def test_what_waits_comes_first_and_all_of_it_in_order(
+    world: World, client: ClientConnection
+) -> None:
+    early = [f"early {number}" for number in range(5)]
+    late: list[str | bytes] = ["late", b"bytes", "\u20ac" * 100_000]
+    for text in early:
+        await client.send(text)
+    await asyncio.sleep(0.05)
+    world.begin.set()
+    for data in late:
+        await client.send(data)
+    await client.send(["in ", "three ", "pieces"])
 
-        expected = [*early, *late, "in three pieces"]
-        await world.until(lambda: len(world.heard) == len(expected))
-        assert world.heard == [x.encode() if isinstance(x, str) else x for x in expected]
-
-    play(scene)
-
-
-def test_the_end_is_told_whoever_ends_it() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        world.begin.set()
-        await client.send("one")
-        await world.until(lambda: bool(world.heard))
-        await client.close()
-        await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
-
-    play(scene)
+    expected = [*early, *late, "in three pieces"]
+    await world.until(lambda: len(world.heard) == len(expected))
+    assert world.heard == [x.encode() if isinstance(x, str) else x for x in expected]
 
 
-def test_all_that_was_said_before_the_end_is_taken() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        world.begin.set()
-        await client.send("one")
-        await world.until(lambda: bool(world.heard))
-
-        client.transport.write(b"\x81\x81\0\0\0\0x" * 3 * AT_ONCE + b"\x88\x80\0\0\0\0")
-        await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
-
-        assert len(world.heard) == 1 + 3 * AT_ONCE
-
-    play(scene)
+@scene()
+async def test_the_end_is_told_whoever_ends_it(world: World, client: ClientConnection) -> None:
+    world.begin.set()
+    await client.send("one")
+    await world.until(lambda: bool(world.heard))
+    await client.close()
+    await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
 
 
-def test_after_hanging_up_nothing_is_taken() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        world.begin.set()
-        await client.send("one")
-        await world.until(lambda: bool(world.heard))
+@scene()
+async def test_all_that_was_said_before_the_end_is_taken(
+    world: World, client: ClientConnection
+) -> None:
+    world.begin.set()
+    await client.send("one")
+    await world.until(lambda: bool(world.heard))
 
-        world.connection.hang_up()
-        with suppress(ConnectionClosed):
-            await client.send("two")
-        await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
+    client.transport.write(b"\x81\x81\0\0\0\0x" * 3 * AT_ONCE + b"\x88\x80\0\0\0\0")
+    await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
 
-        assert world.heard == [b"one"]
-
-    play(scene)
+    assert len(world.heard) == 1 + 3 * AT_ONCE
 
 
-def test_who_floods_leaves_others_their_turn() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        loop, taken = asyncio.get_running_loop(), [0]
-        count = 20 * AT_ONCE
+@scene()
+async def test_after_hanging_up_nothing_is_taken(world: World, client: ClientConnection) -> None:
+    world.begin.set()
+    await client.send("one")
+    await world.until(lambda: bool(world.heard))
 
-        def turn() -> None:
-            taken.append(len(world.heard))
-            if taken[-1] < count:
-                loop.call_soon(turn)
+    world.connection.hang_up()
+    with suppress(ConnectionClosed):
+        await client.send("two")
+    await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
 
-        world.begin.set()
-        turn()
-        client.transport.write(b"\x81\x81\0\0\0\0x" * count)
-        await world.until(lambda: len(world.heard) == count)
-
-        steps = [after - before for before, after in pairwise(taken)]
-        assert max(steps) <= 2 * AT_ONCE  # those of one reading, and the rest of one before
-        assert world.heard == [b"x"] * count
-
-    play(scene)
+    assert world.heard == [b"one"]
 
 
-def test_who_does_not_read_is_known_by_what_is_unsent_and_cut_off() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        world.begin.set()
-        await client.send("one")
-        await world.until(lambda: bool(world.heard))
-        client.transport.pause_reading()
-        frame = frame_of(b"x" * 1_000_000)
+@scene()
+async def test_who_floods_leaves_others_their_turn(world: World, client: ClientConnection) -> None:
+    loop, taken = asyncio.get_running_loop(), [0]
+    count = 20 * AT_ONCE
 
-        while world.connection.num_unsent < 4_000_000:
-            world.connection.send_frame(frame)
-        world.connection.cut_off()
+    def turn() -> None:
+        taken.append(len(world.heard))
+        if taken[-1] < count:
+            loop.call_soon(turn)
 
-        await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
-        world.connection.send_frame(frame)  # nobody is there: no harm
+    world.begin.set()
+    turn()
+    client.transport.write(b"\x81\x81\0\0\0\0x" * count)
+    await world.until(lambda: len(world.heard) == count)
 
-    play(scene)
+    steps = [after - before for before, after in pairwise(taken)]
+    assert max(steps) <= 2 * AT_ONCE  # those of one reading, and the rest of one before
+    assert world.heard == [b"x"] * count
+
+
+@scene()
+async def test_who_does_not_read_is_known_by_what_is_unsent_and_cut_off(
+    world: World, client: ClientConnection
+) -> None:
+    world.begin.set()
+    await client.send("one")
+    await world.until(lambda: bool(world.heard))
+    client.transport.pause_reading()
+    frame = frame_of(b"x" * 1_000_000)
+
+    while world.connection.num_unsent < 4_000_000:
+        world.connection.send_frame(frame)
+    world.connection.cut_off()
+
+    await asyncio.wait_for(world.has_ended.wait(), DEADLINE_S)
+    world.connection.send_frame(frame)  # nobody is there: no harm
 
 
 def _masked(text: str, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
     return Frame(opcode, text.encode(), fin=fin).serialize(mask=True)
 
 
-def test_messages_come_whole_in_whatever_pieces_they_are_read() -> None:
+def test_messages_come_whole_in_whatever_pieces_they_are_read(play: Play) -> None:
     texts = ["short", "", "m" * 300, "\u20ac" * 40_000, "last"]
     plain = b"".join(map(_masked, texts))
     other = (
@@ -204,38 +207,35 @@ def test_messages_come_whole_in_whatever_pieces_they_are_read() -> None:
     play(scene)
 
 
-def test_a_message_that_is_too_large_is_not_waited_for() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        world.begin.set()
-        await client.send("one")
-        client.transport.write(b"\x81\xff" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big") + bytes(9))
+@scene()
+async def test_a_message_that_is_too_large_is_not_waited_for(
+    world: World, client: ClientConnection
+) -> None:
+    world.begin.set()
+    await client.send("one")
+    client.transport.write(b"\x81\xff" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big") + bytes(9))
 
-        with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(client.recv(), DEADLINE_S)
+    with pytest.raises(ConnectionClosed) as closed:
+        await asyncio.wait_for(client.recv(), DEADLINE_S)
 
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == CloseCode.MESSAGE_TOO_BIG
-        assert world.heard == [b"one"]
-
-    play(scene)
-
-
-def test_a_frame_is_what_a_client_reads() -> None:
-    async def scene(world: World, client: ClientConnection) -> None:
-        await world.until(lambda: world.socket is not None)
-        for text in ("", "short", "m" * 200, "l" * 70_000, "\u20ac"):
-            world.connection.send_frame(frame_of(text.encode()))
-            assert await asyncio.wait_for(client.recv(), DEADLINE_S) == text
-
-    play(scene)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == CloseCode.MESSAGE_TOO_BIG
+    assert world.heard == [b"one"]
 
 
-def test_a_small_message_does_not_wait_until_the_one_before_is_acknowledged() -> None:
+@scene()
+async def test_a_frame_is_what_a_client_reads(world: World, client: ClientConnection) -> None:
+    await world.until(lambda: world.socket is not None)
+    for text in ("", "short", "m" * 200, "l" * 70_000, "\u20ac"):
+        world.connection.send_frame(frame_of(text.encode()))
+        assert await asyncio.wait_for(client.recv(), DEADLINE_S) == text
+
+
+@scene()
+async def test_a_small_message_does_not_wait_until_the_one_before_is_acknowledged(
+    world: World, client: ClientConnection
+) -> None:
     """The kernel holds it back for 40 ms otherwise, unless the client says something meanwhile."""
-
-    async def scene(world: World, client: ClientConnection) -> None:
-        await world.until(lambda: world.socket is not None)
-        served = world.connection.transport.get_extra_info("socket")
-        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-    play(scene)
+    await world.until(lambda: world.socket is not None)
+    served = world.connection.transport.get_extra_info("socket")
+    assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -13,6 +13,7 @@ import httpx
 from fastapi import Request
 from tests.http.routes import ask_anything
 from tests.pool.test_driver import World
+from tests.scene import in_a_loop
 
 from pliant.core.tenancy import BURST, REST_S, Demand
 from pliant.http.server import Server, open_socket, url_of
@@ -25,30 +26,27 @@ TOKEN = "secret"
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
 
 
-def test_nothing_that_is_asked_ends_in_a_500(tmp_path: Path) -> None:
+@in_a_loop
+async def test_nothing_that_is_asked_ends_in_a_500(*, tmp_path: Path) -> None:
     """Names, teams, classes and numbers of all kinds; what was taken is read by the next life."""
-
-    async def scene() -> None:
-        world = World(tmp_path)
-        app = create_app(world.driver, token=TOKEN, events_path=tmp_path / "events.jsonl")
-        sock = open_socket("127.0.0.1", 0)
-        url, server = url_of(sock), Server(app, sock)
-        await world.driver.begin()
-        await server.start()
-        driving = asyncio.create_task(world.driver.run())
-        with httpx.Client(base_url=url, headers=HEADERS, trust_env=False) as people:
-            await asyncio.to_thread(ask_anything, app, people, without=("stop",))
-            half = {"name": "a", "quota": 1, "reclaim": {"by": ["\ud800"]}}
-            refused = await asyncio.to_thread(people.put, "/v1/teams/a", content=json.dumps(half))
-        assert refused.status_code == 422
-        assert "half a character" in refused.json()["detail"]
-        assert not driving.done()
-        world.driver.stop()
-        await driving
-        await server.stop()
-        assert world.state.read() is not None
-
-    asyncio.run(scene())
+    world = World(tmp_path)
+    app = create_app(world.driver, token=TOKEN, events_path=tmp_path / "events.jsonl")
+    sock = open_socket("127.0.0.1", 0)
+    url, server = url_of(sock), Server(app, sock)
+    await world.driver.begin()
+    await server.start()
+    driving = asyncio.create_task(world.driver.run())
+    with httpx.Client(base_url=url, headers=HEADERS, trust_env=False) as people:
+        await asyncio.to_thread(ask_anything, app, people, without=("stop",))
+        half = {"name": "a", "quota": 1, "reclaim": {"by": ["\ud800"]}}
+        refused = await asyncio.to_thread(people.put, "/v1/teams/a", content=json.dumps(half))
+    assert refused.status_code == 422
+    assert "half a character" in refused.json()["detail"]
+    assert not driving.done()
+    world.driver.stop()
+    await driving
+    await server.stop()
+    assert world.state.read() is not None
 
 
 def test_who_changes_too_often_waits(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
+from tests.scene import scene
 
 from pliant.core.errors import ConfigError
 from pliant.pool import claim_client
@@ -16,7 +17,12 @@ from pliant.wire.offers import Offer
 Scene = Callable[[Pusher, list[httpx.Request]], Awaitable[None]]
 
 
-def play(scene: Scene, *answers: int) -> None:
+@pytest.fixture
+def play() -> Callable[..., None]:
+    return played
+
+
+def played(scene: Scene, *answers: int) -> None:
     """Play with a claimant that gives these answers, and then always the last."""
     codes = list(answers)
     asked: list[httpx.Request] = []
@@ -47,60 +53,58 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_client, "AGAIN_S", (0.01, 0.01))
 
 
-def test_an_offer_is_put_where_the_claimant_takes_it() -> None:
-    async def scene(pusher: Pusher, asked: list[httpx.Request]) -> None:
-        pusher.push("gpt", offer(3), url="http://job", token="secret")
-        await pusher.idle()
+@scene(200)
+async def test_an_offer_is_put_where_the_claimant_takes_it(
+    pusher: Pusher, asked: list[httpx.Request]
+) -> None:
+    pusher.push("gpt", offer(3), url="http://job", token="secret")
+    await pusher.idle()
 
-        [request] = asked
-        assert (request.method, str(request.url)) == ("PUT", "http://job/v1/offer")
-        assert request.headers["Authorization"] == "Bearer secret"
-        assert Offer.model_validate_json(request.content) == offer(3)
-
-    play(scene, 200)
-
-
-def test_a_claimant_that_does_not_answer_is_tried_again_and_then_left_alone() -> None:
-    async def scene(pusher: Pusher, asked: list[httpx.Request]) -> None:
-        pusher.push("gpt", offer(3), url="http://job", token="secret")
-        await pusher.idle()
-
-        assert len(asked) == 3
-
-    play(scene, 0, 500, 503)
+    [request] = asked
+    assert (request.method, str(request.url)) == ("PUT", "http://job/v1/offer")
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert Offer.model_validate_json(request.content) == offer(3)
 
 
-def test_of_two_offers_to_one_claimant_only_the_newer_is_told() -> None:
-    async def scene(pusher: Pusher, asked: list[httpx.Request]) -> None:
-        pusher.push("gpt", offer(3), url="http://job", token="secret")
-        pusher.push("gpt", offer(4), url="http://job", token="secret")
-        pusher.push("cnn", offer(5), url="http://other", token="secret")
-        await pusher.idle()
+@scene(0, 500, 503)
+async def test_a_claimant_that_does_not_answer_is_tried_again_and_then_left_alone(
+    pusher: Pusher, asked: list[httpx.Request]
+) -> None:
+    pusher.push("gpt", offer(3), url="http://job", token="secret")
+    await pusher.idle()
 
-        told = [Offer.model_validate_json(request.content).revision for request in asked]
-        assert sorted(told) == [4, 5]
-
-    play(scene, 200)
+    assert len(asked) == 3
 
 
-def test_one_that_is_gone_is_told_nothing() -> None:
-    async def scene(pusher: Pusher, asked: list[httpx.Request]) -> None:
-        pusher.push("gpt", offer(3), url="http://job", token="secret")
-        pusher.drop("gpt")
-        pusher.drop("gpt")
-        await pusher.idle()
+@scene(200)
+async def test_of_two_offers_to_one_claimant_only_the_newer_is_told(
+    pusher: Pusher, asked: list[httpx.Request]
+) -> None:
+    pusher.push("gpt", offer(3), url="http://job", token="secret")
+    pusher.push("gpt", offer(4), url="http://job", token="secret")
+    pusher.push("cnn", offer(5), url="http://other", token="secret")
+    await pusher.idle()
 
-        assert asked == []
+    told = [Offer.model_validate_json(request.content).revision for request in asked]
+    assert sorted(told) == [4, 5]
 
-    play(scene, 200)
+
+@scene(200)
+async def test_one_that_is_gone_is_told_nothing(pusher: Pusher, asked: list[httpx.Request]) -> None:
+    pusher.push("gpt", offer(3), url="http://job", token="secret")
+    pusher.drop("gpt")
+    pusher.drop("gpt")
+    await pusher.idle()
+
+    assert asked == []
 
 
-def test_an_address_that_is_none_is_no_error() -> None:
-    async def scene(pusher: Pusher, asked: list[httpx.Request]) -> None:
-        pusher.push("gpt", offer(3), url="job", token="secret")
-        await pusher.idle()
-
-    play(scene, 200)
+@scene(200)
+async def test_an_address_that_is_none_is_no_error(
+    pusher: Pusher, asked: list[httpx.Request]
+) -> None:
+    pusher.push("gpt", offer(3), url="job", token="secret")
+    await pusher.idle()
 
 
 def test_an_offer_is_an_offer() -> None:

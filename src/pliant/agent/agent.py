@@ -34,7 +34,7 @@ from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import NodeLeaving, Running
 from pliant.core.values import Incarnation, ReplicaId
-from pliant.machine.event_loop import within
+from pliant.machine.event_loop import cancelled, within
 from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
@@ -167,9 +167,7 @@ class Agent:
                 await self._uplink.emptied(LAST_WORDS_S)
                 raise self._misfit
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
 
     async def depart(self, hurried: asyncio.Event | None = None) -> None:
         """While served: let replicas leave in the grace, or until ``hurried``; end the others."""
@@ -203,9 +201,7 @@ class Agent:
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
         await self._joint.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         await self._servers.close()
         self._replicas.close()
         self._joint.forget()

@@ -31,6 +31,7 @@ from pliant.core.heartbeats import HEARTBEAT_S
 from pliant.core.text import in_one_line
 from pliant.core.values import Incarnation, ReplicaId, TlsFiles
 from pliant.machine.clock import TICK_S, Clock
+from pliant.machine.event_loop import cancelled
 from pliant.machine.interfaces import send_again_soon
 from pliant.machine.tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
 from pliant.wire.codec import (
@@ -295,9 +296,7 @@ class Uplink:
                 self._take_message(data)
         finally:
             self.is_connected = False
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
 
     async def _write(self, connection: ClientConnection) -> None:
         while True:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager, suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +32,23 @@ async def within(awaited: Awaitable[T], limit_s: float) -> T | None:
             return await awaited
     except TimeoutError:
         return None
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and wait until they have ended, however they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def first_of(*events: asyncio.Event, limit_s: float | None = None) -> bool:
+    """Wait until one of these is set, for so long at most; whether one is."""
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancelled(*tasks)
+    return bool(done)
 
 
 async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal, said_of
+from pliant.machine.event_loop import cancelled
 from pliant.machine.files import is_shared_directory
 from pliant.machine.registry import SOCKET, find_pool
 from pliant.wire.offers import Offer, Report
@@ -133,9 +134,7 @@ class Pusher:
     async def close(self) -> None:
         """Stop telling anybody."""
         tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
         await self._http.aclose()
 
     def _forget(self, claim: str, done: asyncio.Task[None]) -> None:

@@ -36,7 +36,7 @@ from pliant.core.takeover import (
 from pliant.http.server import PortInUseError, open_socket
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.event_loop import aside, within
+from pliant.machine.event_loop import aside, cancelled, within
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_location import RegisterLocation, listed, open_told_location, places_of
@@ -107,8 +107,7 @@ class _Standing:
                 self._watch = looking_again(self._clock.now_s())
         finally:
             if self._serving is not None:
-                self._serving.cancel()
-                await asyncio.gather(self._serving, return_exceptions=True)
+                await cancelled(self._serving)
             await self._agent.close()
 
     async def _follow(self, location: RegisterLocation) -> str | None:
@@ -128,8 +127,7 @@ class _Standing:
                 await self._agent.depart(hurried)
                 return None
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            await cancelled(looking)
 
     async def _watch_sign(self, location: RegisterLocation) -> None:
         """Look at the sign of the coordinator, as long as the storage takes to show it."""
@@ -237,8 +235,7 @@ class _Standing:
                     break  # its own agent may not take part: the others go on
             return await ending
         finally:
-            ending.cancel()
-            await asyncio.gather(ending, return_exceptions=True)
+            await cancelled(ending)
 
     def _serve_if_there_is_a_token(self) -> None:
         path = self._candidate.token_file

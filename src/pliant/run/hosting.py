@@ -37,7 +37,7 @@ from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.event_loop import END_SIGNALS, aside, on_signals
+from pliant.machine.event_loop import END_SIGNALS, aside, cancelled, on_signals
 from pliant.machine.processes import ProcessMark, oom_kills, this_boot
 from pliant.machine.registry import RuntimeFiles, name_taken, running_jobs
 from pliant.machine.tls import ServedTls
@@ -113,9 +113,7 @@ class Host:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             end = await self._end(driving, stopping, serving)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
         end = _or_unsaved(end, self.driver.board)
         if end.exit_code == EXIT_STOPPED and self.asked:
             end = replace(end, reason=f"{end.reason}: {self.asked[0]}")
@@ -277,9 +275,7 @@ async def _signed(
     try:
         yield sight
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 async def _begun(begin: Coroutine[Any, Any, None], stopped: asyncio.Event, out: Path) -> None:

@@ -23,7 +23,7 @@ from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.device_locks import make_entered
-from pliant.machine.event_loop import END_SIGNALS, on_signals
+from pliant.machine.event_loop import END_SIGNALS, cancelled, on_signals
 from pliant.machine.files import is_shared_directory
 from pliant.machine.interfaces import user_name
 from pliant.machine.processes import machine_id, process_started
@@ -214,9 +214,7 @@ async def _until_stopped(driver: PoolDriver, capacity: Capacity | None) -> None:
             following.result()
         await running
     finally:
-        for task in (running, following):
-            task.cancel()
-        await asyncio.gather(running, following, return_exceptions=True)
+        await cancelled(running, following)
 
 
 async def _follow(driver: PoolDriver, capacity: Capacity | None) -> None:

@@ -37,7 +37,7 @@ from pliant.core.tenancy import (
     next_demand,
 )
 from pliant.core.values import ReplicaId
-from pliant.machine.event_loop import aside, within
+from pliant.machine.event_loop import aside, cancelled, within
 from pliant.machine.files import is_shared_directory
 from pliant.machine.registry import DEVICES
 from pliant.observe.log import Record
@@ -181,8 +181,7 @@ class Tenant:
             try:
                 yield
             finally:
-                self._talking.cancel()
-                await asyncio.gather(self._talking, return_exceptions=True)
+                await cancelled(self._talking)
                 await aside(self._pool.withdraw, os.getpid())
 
     async def talks(self) -> None:

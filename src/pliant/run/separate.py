@@ -29,7 +29,7 @@ from pliant.core.commands import EndJob
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PermanentError
 from pliant.machine import run_files
 from pliant.machine.descriptors import allow_many
-from pliant.machine.event_loop import END_SIGNALS, aside, collect_when_calm, on_signals
+from pliant.machine.event_loop import END_SIGNALS, aside, cancelled, collect_when_calm, on_signals
 from pliant.machine.tls import client_context
 from pliant.observe.reading import only
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
@@ -114,8 +114,7 @@ async def _coordinate(
             try:
                 end = await host.until_the_end(*serving)
             finally:
-                collecting.cancel()
-                await asyncio.gather(collecting, return_exceptions=True)
+                await cancelled(collecting)
                 if agent is not None:
                     await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)
@@ -177,9 +176,7 @@ async def _serve(
                 await agent.depart(hurried)  # the job may have ended with what was here
             return agent.ended
         finally:
-            for task in (serving, stopping):
-                task.cancel()
-            await asyncio.gather(serving, stopping, return_exceptions=True)
+            await cancelled(serving, stopping)
             await agent.close()
 
 

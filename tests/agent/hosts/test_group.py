@@ -20,6 +20,7 @@ from tests.agent.hosts.joined import Joined, played, until
 from tests.agent.test_local_replica import MEETS, WAITS, gone
 from tests.agent.world import end, start
 from tests.certificates import Authority
+from tests.scene import scene
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
@@ -53,118 +54,107 @@ def play(tmp_path: Path) -> Play:
     return partial(played, tmp_path)
 
 
-def test_hosts_are_alone_until_they_are_told_to_be_one_node(
-    play: Play, caplog: pytest.LogCaptureFixture
+@scene(WAITS, workers=4, devices=3)
+async def test_hosts_are_alone_until_they_are_told_to_be_one_node(
+    hosts: Joined, *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(hosts: Joined) -> None:
-        said = [await host.alone() for host in hosts.hosts]
-        assert [(one.node, one.devices, one.missed) for one in said] == [
-            ("h0", 3, ()),
-            ("h1", 3, ()),
-        ]
+    said = [await host.alone() for host in hosts.hosts]
+    assert [(one.node, one.devices, one.missed) for one in said] == [
+        ("h0", 3, ()),
+        ("h1", 3, ()),
+    ]
 
-        waits = "this host waits for 1 other host: a replica of job j is on 2 hosts"
-        await until(lambda: caplog.messages.count(waits) == 2, "both say that they wait")
+    waits = "this host waits for 1 other host: a replica of job j is on 2 hosts"
+    await until(lambda: caplog.messages.count(waits) == 2, "both say that they wait")
 
-        await hosts.join()
+    await hosts.join()
 
-        assert {"this host is one node with h1 now", "this host is one node with h0 now"} <= {
-            *caplog.messages
-        }
-        assert [host.joined.devices for host in hosts.hosts] == [4, 0]
-        assert hosts.head.facts.parts == ("h1",)
-        assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
-
-    play(scene, WAITS, workers=4, devices=3)  # 2 of a replica on each host: 1 device is left over
+    assert {"this host is one node with h1 now", "this host is one node with h0 now"} <= {
+        *caplog.messages
+    }
+    assert [host.joined.devices for host in hosts.hosts] == [4, 0]
+    assert hosts.head.facts.parts == ("h1",)
+    assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
 
 
-def test_a_replica_has_workers_on_each_host_and_ends_as_one(play: Play) -> None:
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        workers = await hosts.started(2)
-        await hosts.waits("r1.0", "r1.1")
-        assert [(one.worker, one.node) for one in workers] == [(0, "h0"), (1, "h0")]
-        assert ("r1.1", "waiting") in hosts.parts[0].lines
+@scene(WAITS)
+async def test_a_replica_has_workers_on_each_host_and_ends_as_one(hosts: Joined) -> None:
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    workers = await hosts.started(2)
+    await hosts.waits("r1.0", "r1.1")
+    assert [(one.worker, one.node) for one in workers] == [(0, "h0"), (1, "h0")]
+    assert ("r1.1", "waiting") in hosts.parts[0].lines
 
-        await hosts.head.say(end("r1"))
+    await hosts.head.say(end("r1"))
 
-        (exited,) = await hosts.head.exits()
-        assert (exited.replica, exited.kind, exited.worker) == ("r1", ExitKind.SIGNAL, None)
-        assert gone([one.pid for one in workers])
-        assert hosts.parts[0].all(type(exited)) == []
-
-    play(scene, WAITS)
+    (exited,) = await hosts.head.exits()
+    assert (exited.replica, exited.kind, exited.worker) == ("r1", ExitKind.SIGNAL, None)
+    assert gone([one.pid for one in workers])
+    assert hosts.parts[0].all(type(exited)) == []
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_host_that_fails_while_it_is_joined_is_not_one_with_others(
-    play: Play, failing: int
+@scene(WAITS)
+async def test_a_host_that_fails_while_it_is_joined_is_not_one_with_others(
+    hosts: Joined, *, failing: int
 ) -> None:
-    async def scene(hosts: Joined) -> None:
-        told = await hosts.order()
-        host, other = hosts.hosts[failing], hosts.hosts[1 - failing]
-        await host.say(told)
-        await until(lambda: host.agent._joint._task, "it is about to be joined")
+    told = await hosts.order()
+    host, other = hosts.hosts[failing], hosts.hosts[1 - failing]
+    await host.say(told)
+    await until(lambda: host.agent._joint._task, "it is about to be joined")
 
-        host.agent._joint.give_up()
-        await other.say(told)
+    host.agent._joint.give_up()
+    await other.say(told)
 
-        await other.alone(2)
-        assert not any(one.all(NodeFacts)[-1].head for one in hosts.hosts)
-
-    play(scene, WAITS)
+    await other.alone(2)
+    assert not any(one.all(NodeFacts)[-1].head for one in hosts.hosts)
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_killed_worker_takes_those_of_other_hosts_and_another_replica_follows(
-    play: Play, place: int
+@scene(WAITS)
+async def test_a_killed_worker_takes_those_of_other_hosts_and_another_replica_follows(
+    hosts: Joined, *, place: int
 ) -> None:
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        workers = await hosts.started(2)
-        await hosts.waits("r1.0", "r1.1")
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    workers = await hosts.started(2)
+    await hosts.waits("r1.0", "r1.1")
 
-        os.kill(workers[place].pid, signal.SIGKILL)
+    os.kill(workers[place].pid, signal.SIGKILL)
 
-        (exited,) = await hosts.head.exits()
-        assert (exited.kind, exited.detail, exited.worker) == (ExitKind.SIGNAL, "SIGKILL", place)
-        assert gone([one.pid for one in workers])
-        await hosts.head.say(start("r2"))
-        await hosts.started(4)
-        await hosts.waits("r2.0", "r2.1")
-        assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
-
-    play(scene, WAITS)
+    (exited,) = await hosts.head.exits()
+    assert (exited.kind, exited.detail, exited.worker) == (ExitKind.SIGNAL, "SIGKILL", place)
+    assert gone([one.pid for one in workers])
+    await hosts.head.say(start("r2"))
+    await hosts.started(4)
+    await hosts.waits("r2.0", "r2.1")
+    assert all(len(host.all(HostAlone)) == 1 for host in hosts.hosts)
 
 
-def test_a_replica_lives_while_another_host_has_not_started_its_workers(play: Play) -> None:
+@scene(WAITS, devices=2)
+async def test_a_replica_lives_while_another_host_has_not_started_its_workers(
+    hosts: Joined,
+) -> None:
     """A host that has just come imports torch first; its partner may have done so long ago."""
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    _, elsewhere = await hosts.started(2)
+    server = psutil.Process(elsewhere.pid).parent()
+    assert server is not None
+    server.suspend()
+    try:
+        await hosts.head.say(start("r2"))
+        await until(lambda: len(hosts.head.all(Started)) == 3, "r2.0 is started, and r2.1 is not")
+        await asyncio.sleep((SILENT_LOOKS + 2) * LOOK_S)
+        hosts.head.heard.clear()
 
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        _, elsewhere = await hosts.started(2)
-        server = psutil.Process(elsewhere.pid).parent()
-        assert server is not None
-        server.suspend()
-        try:
-            await hosts.head.say(start("r2"))
-            await until(
-                lambda: len(hosts.head.all(Started)) == 3, "r2.0 is started, and r2.1 is not"
-            )
-            await asyncio.sleep((SILENT_LOOKS + 2) * LOOK_S)
-            hosts.head.heard.clear()
+        def lives() -> bool:
+            return any(one.replica == "r2" for one in hosts.head.all(Progressed))
 
-            def lives() -> bool:
-                return any(one.replica == "r2" for one in hosts.head.all(Progressed))
-
-            await until(lives, "r2 shows life")
-        finally:
-            server.resume()
-
-    play(scene, WAITS, devices=2)
+        await until(lives, "r2 shows life")
+    finally:
+        server.resume()
 
 
 def test_the_last_words_of_a_worker_of_another_host_say_why_its_replica_has_ended(
@@ -188,48 +178,46 @@ def test_the_last_words_of_a_worker_of_another_host_say_why_its_replica_has_ende
     play(scene, script)
 
 
-def test_a_fork_server_of_a_part_that_dies_takes_the_replica_and_not_the_node(play: Play) -> None:
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        workers = await hosts.started(2)
-        await hosts.waits("r1.0", "r1.1")
-        parent = psutil.Process(workers[1].pid).ppid()
+@scene(WAITS)
+async def test_a_fork_server_of_a_part_that_dies_takes_the_replica_and_not_the_node(
+    hosts: Joined,
+) -> None:
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    workers = await hosts.started(2)
+    await hosts.waits("r1.0", "r1.1")
+    parent = psutil.Process(workers[1].pid).ppid()
 
-        os.kill(parent, signal.SIGKILL)
+    os.kill(parent, signal.SIGKILL)
 
-        (exited,) = await hosts.head.exits()
-        assert (exited.detail, exited.worker) == ("SIGKILL", 1)
-        assert gone([one.pid for one in workers])
-        await hosts.head.say(start("r2"))
-        await hosts.waits("r2.0", "r2.1")
-
-    play(scene, WAITS)
+    (exited,) = await hosts.head.exits()
+    assert (exited.detail, exited.worker) == ("SIGKILL", 1)
+    assert gone([one.pid for one in workers])
+    await hosts.head.say(start("r2"))
+    await hosts.waits("r2.0", "r2.1")
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_an_agent_that_is_gone_leaves_the_others_alone_with_nothing_running(
-    play: Play, lost: int
+@scene(WAITS, hosts=3, workers=3)
+async def test_an_agent_that_is_gone_leaves_the_others_alone_with_nothing_running(
+    hosts: Joined, *, lost: int
 ) -> None:
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        workers = await hosts.started(3)
-        await hosts.waits("r1.0", "r1.1", "r1.2")
-        others = [host for number, host in enumerate(hosts.hosts) if number != lost]
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    workers = await hosts.started(3)
+    await hosts.waits("r1.0", "r1.1", "r1.2")
+    others = [host for number, host in enumerate(hosts.hosts) if number != lost]
 
-        await hosts.hosts[lost].agent.close()
+    await hosts.hosts[lost].agent.close()
 
-        for host in others:
-            assert (await host.alone(2)).missed == ()
-            assert (host.joined.devices, host.facts.head, host.facts.parts) == (0, "", ())
-        assert gone([one.pid for one in workers])
-        if lost:
-            exited, *_ = await hosts.head.exits()  # said again on the new connection
-            assert (exited.kind, exited.worker) == (ExitKind.SIGNAL, lost)
-            assert exited.detail.startswith(f"host h{lost} is lost: ")
-
-    play(scene, WAITS, hosts=3, workers=3)
+    for host in others:
+        assert (await host.alone(2)).missed == ()
+        assert (host.joined.devices, host.facts.head, host.facts.parts) == (0, "", ())
+    assert gone([one.pid for one in workers])
+    if lost:
+        exited, *_ = await hosts.head.exits()  # said again on the new connection
+        assert (exited.kind, exited.worker) == (ExitKind.SIGNAL, lost)
+        assert exited.detail.startswith(f"host h{lost} is lost: ")
 
 
 def test_a_host_that_falls_silent_is_lost_to_the_others(
@@ -531,16 +519,14 @@ threading.Event().wait()
 )
 
 
-def test_workers_of_two_hosts_meet_as_on_one(play: Play) -> None:
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
+@scene("import sys\n" + TALKS)
+async def test_workers_of_two_hosts_meet_as_on_one(hosts: Joined) -> None:
+    await hosts.join()
+    await hosts.head.say(start("r1"))
 
-        await hosts.waits("r1.0", "r1.1")  # the end of one is the end of the other
+    await hosts.waits("r1.0", "r1.1")  # the end of one is the end of the other
 
-        assert ("r1.1", "same True") in hosts.parts[0].lines
-
-    play(scene, "import sys\n" + TALKS)
+    assert ("r1.1", "same True") in hosts.parts[0].lines
 
 
 def test_what_a_part_writes_and_prints_that_nobody_else_sees_goes_up_through_the_head(
@@ -577,28 +563,26 @@ def test_what_a_part_writes_and_prints_that_nobody_else_sees_goes_up_through_the
     play(scene, script, shared=False)
 
 
-def test_a_part_that_is_told_to_end_waits_until_the_replicas_have_left(play: Play) -> None:
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        await hosts.waits("r1.0", "r1.1")
-        head, part = hosts.hosts
+@scene(WAITS, grace_s=120.0)
+async def test_a_part_that_is_told_to_end_waits_until_the_replicas_have_left(hosts: Joined) -> None:
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    await hosts.waits("r1.0", "r1.1")
+    head, part = hosts.hosts
 
-        leaving = asyncio.create_task(part.agent.depart())
+    leaving = asyncio.create_task(part.agent.depart())
 
-        await until(lambda: head.all(NodeLeaving), "the head says that its node leaves")
-        assert not leaving.done()
-        await head.say(end("r1"))
-        await leaving
-        assert part.all(AgentLeft)
-        assert (await head.alone(2)).missed == ()
-        assert head.all(AgentLeft)
-        # Where nobody has heard that, this tells it.
-        assert head.joined.life.follows(head.all(NodeJoined)[0].life)
-        assert head.joined.devices == 0
-        assert len(part.all(HostAlone)) == 1
-
-    play(scene, WAITS, grace_s=120.0)
+    await until(lambda: head.all(NodeLeaving), "the head says that its node leaves")
+    assert not leaving.done()
+    await head.say(end("r1"))
+    await leaving
+    assert part.all(AgentLeft)
+    assert (await head.alone(2)).missed == ()
+    assert head.all(AgentLeft)
+    # Where nobody has heard that, this tells it.
+    assert head.joined.life.follows(head.all(NodeJoined)[0].life)
+    assert head.joined.devices == 0
+    assert len(part.all(HostAlone)) == 1
 
 
 def test_hosts_with_certificates_are_joined_by_tls(

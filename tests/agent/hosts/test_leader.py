@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.agent.hosts.joined import R1
 from tests.agent.world import DEADLINE_S
+from tests.scene import in_a_loop
 from websockets.exceptions import ConnectionClosedOK
 
 from pliant.agent.hosts import leader as hosts_leader
@@ -65,32 +66,28 @@ def link_of(connection: EndedConnection) -> HostLink:
     return HostLink(cast(Any, connection), H1, devices=1, directory_of=lambda replica: None)
 
 
-def test_a_link_that_was_lost_before_it_was_used_has_ended() -> None:
-    async def play() -> None:
-        link = link_of(EndedConnection())
+@in_a_loop
+async def test_a_link_that_was_lost_before_it_was_used_has_ended() -> None:
+    link = link_of(EndedConnection())
 
-        await asyncio.wait_for(link.run(), DEADLINE_S)
+    await asyncio.wait_for(link.run(), DEADLINE_S)
 
-        assert link.ended.is_set()
-
-    asyncio.run(play())
+    assert link.ended.is_set()
 
 
-def test_what_cannot_be_taken_ends_the_link_and_nothing_else() -> None:
-    async def play() -> None:
-        said = RECORDS.dump_json(PartReaped(replica=R1, place=1, returncode=1)).decode()
-        link = link_of(EndedConnection(said, said))
+@in_a_loop
+async def test_what_cannot_be_taken_ends_the_link_and_nothing_else() -> None:
+    said = RECORDS.dump_json(PartReaped(replica=R1, place=1, returncode=1)).decode()
+    link = link_of(EndedConnection(said, said))
 
-        def fail(record: LinkRecord) -> None:
-            raise OverflowError("too large")
+    def fail(record: LinkRecord) -> None:
+        raise OverflowError("too large")
 
-        link.attach(fail)
-        await asyncio.wait_for(link.run(), DEADLINE_S)
+    link.attach(fail)
+    await asyncio.wait_for(link.run(), DEADLINE_S)
 
-        assert link.ended.is_set()
-        assert link.why == "it has said what could not be taken"
-
-    asyncio.run(play())
+    assert link.ended.is_set()
+    assert link.why == "it has said what could not be taken"
 
 
 class NoReplicas:
@@ -180,35 +177,30 @@ class Replica:
         self.replica = LocalReplica(R1, [0], cast(ThisHost, host), parts=(self.link,))
 
 
-def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> None:
+@in_a_loop
+async def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> None:
     """The worker here has no process when it is to be killed: it is killed once it has one."""
+    its = Replica()
+    (place,) = its.replica.lose(H1, "it is gone")
+    assert await its.replica.reap(place, -9) is None
 
-    async def play() -> None:
-        its = Replica()
-        (place,) = its.replica.lose(H1, "it is gone")
-        assert await its.replica.reap(place, -9) is None
+    its.asked.clear()
+    its.told.clear()
+    its.replica.started(0, 99_999_999)
 
-        its.asked.clear()
-        its.told.clear()
-        its.replica.started(0, 99_999_999)
-
-        assert its.asked == [launch.KillReplica(replica=R1)]
-        assert its.told == [KillPart(replica=R1, is_asked=False)]
-        its.replica.close()
-
-    asyncio.run(play())
+    assert its.asked == [launch.KillReplica(replica=R1)]
+    assert its.told == [KillPart(replica=R1, is_asked=False)]
+    its.replica.close()
 
 
-def test_how_a_worker_of_another_host_has_ended_fits_into_a_message() -> None:
-    async def play() -> None:
-        its = Replica()
-        lies = "\u2620" * MAX_MESSAGE_BYTES
-        remote = its.replica.elsewhere[1]
+@in_a_loop
+async def test_how_a_worker_of_another_host_has_ended_fits_into_a_message() -> None:
+    its = Replica()
+    lies = "\u2620" * MAX_MESSAGE_BYTES
+    remote = its.replica.elsewhere[1]
 
-        remote.ended(PartEnded(replica=R1, place=1, kind=ExitKind.SCRIPT, detail=lies, worker=1))
+    remote.ended(PartEnded(replica=R1, place=1, kind=ExitKind.SCRIPT, detail=lies, worker=1))
 
-        exited = await remote.exit(1)
-        assert lies.startswith(exited.detail)
-        assert len(encode(exited, Incarnation(1))) < MAX_MESSAGE_BYTES
-
-    asyncio.run(play())
+    exited = await remote.exit(1)
+    assert lies.startswith(exited.detail)
+    assert len(encode(exited, Incarnation(1))) < MAX_MESSAGE_BYTES

@@ -29,6 +29,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.text import in_words
 from pliant.core.values import NodeId, TlsFiles
 from pliant.machine.descriptors import shortage_of
+from pliant.machine.event_loop import cancelled, first_of
 from pliant.wire import launch
 from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
 from pliant.wire.messages import HostAlone, JoinHosts
@@ -201,20 +202,15 @@ class JoinedHost:
         self._is_over = True
         if self._part is None or self._part.is_idle or not notice_s:
             return
-        part, gone = self._part, asyncio.create_task(self._part.link.ended.wait())
-        part.link.say(PartLeaving(notice_s=notice_s))
-        rush = asyncio.create_task(hurried.wait())
-        await asyncio.wait({gone, rush}, timeout=notice_s, return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        rush.cancel()
+        link = self._part.link
+        link.say(PartLeaving(notice_s=notice_s))
+        await first_of(link.ended, hurried, limit_s=notice_s)
 
     async def close(self) -> None:
         """End every link; what runs here ends with the fork server."""
         self._is_over = True
         tasks = [one for one in (self._task, self._again) if one is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
         if self._listener is not None:
             self._listener.close()
 
@@ -257,10 +253,7 @@ class JoinedHost:
                 link.say(AllJoined())
             self._links = tuple(links[part] for part in told.parts)
             self._become(told)
-            ends = [asyncio.create_task(link.ended.wait()) for link in self._links]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in ends:
-                end.cancel()
+            await first_of(*(link.ended for link in self._links))
         finally:
             first = sorted(links.values(), key=lambda link: not link.ended.is_set())
             for link in first:

@@ -16,6 +16,7 @@ from pliant.agent.hosts.remote_worker import RemoteWorker
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
 from pliant.core.values import NodeId, ReplicaId
+from pliant.machine.event_loop import first_of
 from pliant.wire.codec import Refusal, decode
 from pliant.wire.host_records import (
     LinkRecord,
@@ -69,17 +70,9 @@ class HeadWorkers:
         self._awaited = {link.other for link in links}
         for link in links:
             link.say(MeetParts())
-        ends = [asyncio.create_task(link.ended.wait()) for link in links]
-        met = asyncio.create_task(self._all_met.wait())
-        try:
-            waited = {met, *ends}
-            done, _ = await asyncio.wait(
-                waited, timeout=MEET_S, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for task in (met, *ends):
-                task.cancel()
-        late = () if done else self._awaited
+        ended = [link.ended for link in links]
+        is_told = await first_of(self._all_met, *ended, limit_s=MEET_S)
+        late = () if is_told else self._awaited
         self.unheard = tuple(one.other for one in links if one.is_silent or one.other in late)
         return self._all_met.is_set()
 

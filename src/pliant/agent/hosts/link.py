@@ -23,6 +23,7 @@ from websockets.exceptions import ConnectionClosed
 
 from pliant.agent.hosts.tunnels import Tunnels
 from pliant.core.values import NodeId, ReplicaId
+from pliant.machine.event_loop import cancelled
 from pliant.machine.interfaces import send_again_soon
 from pliant.wire.host_records import RECORDS, HostAlive, LinkRecord, TunnelOpened, TunnelRead
 
@@ -100,9 +101,7 @@ class HostLink:
             _log.exception("what %s has said could not be taken", self.other)
             self.why = "it has said what could not be taken"
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
             self.cut()
             await self.tunnels.close()
             self.ended.set()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pliant.core.values import ReplicaId
+from pliant.machine.event_loop import cancelled
 from pliant.machine.interfaces import peer_of
 from pliant.wire.host_records import STREAM_BYTES, TunnelOpened, TunnelRead, TunnelRecord
 from pliant.wire.launch import CHANNEL_SOCKET, STORE_SOCKET
@@ -133,9 +134,7 @@ class Tunnels:
         """End all of them."""
         for replica in tuple(self._servers):
             self.forget(replica)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
 
     def _accept(
         self,
@@ -177,9 +176,7 @@ class Tunnels:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            await cancelled(*ways)
             writer.close()
         await self._end(number)
 
