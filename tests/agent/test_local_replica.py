@@ -106,7 +106,7 @@ def test_the_only_worker_of_a_replica_has_no_directory_and_no_rank(play: Play) -
         await world.say(start("r1"))
         await world.until(lambda: world.lines)
         assert world.lines == [("r1", "False ''")]
-        assert world.all(Started)[0].worker is None
+        assert (await world.hear(Started))[0].worker is None
 
     play(scene, script)
 

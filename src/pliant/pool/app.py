@@ -20,9 +20,8 @@ What cannot be is answered with 409 and a sentence, what may be possible a momen
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable
 from pathlib import Path as FilePath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse
@@ -41,8 +40,6 @@ from pliant.pool.pool_status import board_of
 from pliant.spec.model import NAME
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, User
 from pliant.wire.offers import Offer, Report
-
-T = TypeVar("T")
 
 REFUSED, GONE, NOT_NOW = 409, 410, 503
 
@@ -107,6 +104,12 @@ def create_app(
     async def forbid(_: Request, error: ForbiddenError) -> JSONResponse:
         return JSONResponse({"detail": printable_values(str(error))}, error.status)
 
+    @app.exception_handler(RefusedError)
+    async def refuse(_: Request, error: RefusedError) -> JSONResponse:
+        is_gone = isinstance(error, ReleasedError)
+        code = GONE if is_gone else NOT_NOW if error.is_temporary else REFUSED
+        return JSONResponse({"detail": printable_values(str(error))}, code)
+
     return app
 
 
@@ -116,7 +119,7 @@ def _add_claims(router: APIRouter, driver: PoolDriver, gate: Gate) -> None:
         """Take note of where a claimant stands."""
         claim = gate.claim_of(request, name)
         sure, uid = gate.report_of(request, claim, body)
-        return await _allowed(driver.report(claim, sure, uid=uid))
+        return await driver.report(claim, sure, uid=uid)
 
     @router.delete("/claims/{name}")
     async def withdraw(
@@ -135,7 +138,7 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
     @router.post("/devices")
     async def set_devices(body: DevicesBody) -> RequestAnswer:
         """Change how many devices there are."""
-        return await _done(admin.set_devices(body.devices))
+        return RequestAnswer(reason=await admin.set_devices(body.devices))
 
     @router.post("/devices/{device}/cordon")
     async def cordon(
@@ -143,42 +146,42 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
     ) -> RequestAnswer:
         """Hand a device out no more."""
         by, reason = gate.administration(request), body.reason if body else ""
-        return await _done(admin.cordon(device, by=by, reason=reason))
+        return RequestAnswer(reason=await admin.cordon(device, by=by, reason=reason))
 
     @router.post("/devices/{device}/uncordon")
     async def uncordon(device: int) -> RequestAnswer:
         """Hand a device out again."""
-        return await _done(admin.uncordon(device))
+        return RequestAnswer(reason=await admin.uncordon(device))
 
     @router.post("/devices/{device}/drain")
     async def drain(request: Request, device: int, body: ReasonBody | None = None) -> RequestAnswer:
         """Take a device back, and hand it out no more."""
         by, reason = gate.administration(request), body.reason if body else ""
-        return await _done(admin.drain(device, by=by, reason=reason))
+        return RequestAnswer(reason=await admin.drain(device, by=by, reason=reason))
 
     @router.post("/release")
     async def release(request: Request, body: ReleaseBody) -> RequestAnswer:
         """End a claim, whosever it is."""
         by = gate.administration(request) or user_name(os.geteuid())
-        return await _done(driver.release(body.claim, by=by))
+        return RequestAnswer(reason=await driver.release(body.claim, by=by))
 
     @router.put("/teams/{name}")
     async def set_team(name: Name, body: TeamEntry) -> RequestAnswer:
         """Make a team, or change what is said of it; all else stays."""
         if body.name != name:
             raise HTTPException(REFUSED, f"the body is of team {body.name}, not {name}")
-        return await _done(admin.set_team(body))
+        return RequestAnswer(reason=await admin.set_team(body))
 
     @router.delete("/teams/{name}")
     async def remove_team(name: Name) -> RequestAnswer:
         """Forget a team that has no claims."""
-        return await _done(admin.remove_team(name))
+        return RequestAnswer(reason=await admin.remove_team(name))
 
     @router.put("/classes/{name}")
     async def set_class(name: Name, body: ClassBody) -> RequestAnswer:
         """Make a priority class, or change its value."""
         said = body.model_dump(exclude_unset=True)
-        return await _done(admin.set_class(ClassEntry(name=name, **said)))
+        return RequestAnswer(reason=await admin.set_class(ClassEntry(name=name, **said)))
 
     @router.post("/stop", status_code=202)
     async def stop() -> RequestAnswer:
@@ -186,16 +189,3 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
         return RequestAnswer(reason=f"pool {driver.saved.name} stops{kept_by(driver.stop())}")
 
     routes.include_router(router)
-
-
-async def _done(request: Awaitable[str]) -> RequestAnswer:
-    return RequestAnswer(reason=await _allowed(request))
-
-
-async def _allowed(asked: Awaitable[T]) -> T:
-    try:
-        return await asked
-    except ReleasedError as error:
-        raise HTTPException(GONE, str(error)) from error
-    except RefusedError as error:
-        raise HTTPException(NOT_NOW if error.is_temporary else REFUSED, str(error)) from error
