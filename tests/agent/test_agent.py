@@ -158,25 +158,22 @@ async def test_a_replica_that_has_no_device_yet_waits_for_one(world: World) -> N
     assert first_exit < world.heard.index(world.all(Started)[1])
 
 
-def test_a_device_that_others_use_is_tried_again_after_a_rest(play: Play) -> None:
+@scene(script=FINDS_ITS_DEVICE_IN_USE, devices=1)
+async def test_a_device_that_others_use_is_tried_again_after_a_rest(world: World) -> None:
     rest_s = placement.REST_S
     taken = [
         Exited(replica=ReplicaId(name), kind=ExitKind.TAKEN, detail="process 4711 has device 0")
         for name in ("r1", "r2")
     ]
+    await world.say(start("r1"))
+    assert await world.hear(Exited) == taken[:1]
+    ended_s = time.monotonic()
 
-    async def scene(world: World) -> None:
-        await world.say(start("r1"))
-        assert await world.hear(Exited) == taken[:1]
-        ended_s = time.monotonic()
+    await world.say(start("r2"))
 
-        await world.say(start("r2"))
-
-        assert await world.hear(Exited, 2) == taken
-        assert time.monotonic() - ended_s > rest_s - 0.1  # a moment passes until it is heard
-        assert len(await world.hear(Started, 2)) == 2
-
-    play(scene, script=FINDS_ITS_DEVICE_IN_USE, devices=1)
+    assert await world.hear(Exited, 2) == taken
+    assert time.monotonic() - ended_s > rest_s - 0.1  # a moment passes until it is heard
+    assert len(await world.hear(Started, 2)) == 2
 
 
 @scene()
@@ -361,44 +358,38 @@ async def test_an_agent_without_the_jobs_directories_says_which(world: World) ->
 
 
 @pytest.mark.parametrize(("days", "is_fit"), [((-1, 1), True), ((-3, -1), False)])
-def test_an_agent_whose_node_would_not_be_accepted_leaves_the_job_to_others(
-    play: Play, tmp_path: Path, days: tuple[int, int], is_fit: bool
+@scene(knows=False)
+async def test_an_agent_whose_node_would_not_be_accepted_leaves_the_job_to_others(
+    world: World, *, tmp_path: Path, days: tuple[int, int], is_fit: bool
 ) -> None:
     files = Authority(tmp_path / "ca").files(days=days)
     where = str(tmp_path)
-
-    async def scene(world: World) -> None:
-        await world.hear(NodeJoined)
-        await world.say(Work(job="j", command=("script.py",), cwd=where, out=where, tls=files))
-        assert world.serving is not None
-        if is_fit:
-            await world.say(start("r1"))
-            await world.hear(Started)
-        else:
-            why = f"job j needs TLS files of this node: the certificate {files.certificate} has ex"
-            with pytest.raises(PermanentError, match=re.escape(why)):
-                await asyncio.wait_for(world.serving, DEADLINE_S)
-
-    play(scene, knows=False)
-
-
-def test_an_agent_does_not_go_on_without_tls_under_a_coordinator_that_forgot_it(
-    play: Play, tmp_path: Path
-) -> None:
-    files = Authority(tmp_path / "ca").files()
-    where = str(tmp_path)
-
-    async def scene(world: World) -> None:
-        await world.hear(NodeJoined)
-        work = Work(job="j", command=("script.py",), cwd=where, out=where, tls=files)
-        await world.say(work)
-        await world.say(replace(work, tls=None))
-        assert world.serving is not None
-        why = f"belong to script.py of job j in {where} with the certificate {files.certificate}"
+    await world.hear(NodeJoined)
+    await world.say(Work(job="j", command=("script.py",), cwd=where, out=where, tls=files))
+    assert world.serving is not None
+    if is_fit:
+        await world.say(start("r1"))
+        await world.hear(Started)
+    else:
+        why = f"job j needs TLS files of this node: the certificate {files.certificate} has ex"
         with pytest.raises(PermanentError, match=re.escape(why)):
             await asyncio.wait_for(world.serving, DEADLINE_S)
 
-    play(scene, knows=False)
+
+@scene(knows=False)
+async def test_an_agent_does_not_go_on_without_tls_under_a_coordinator_that_forgot_it(
+    world: World, *, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path / "ca").files()
+    where = str(tmp_path)
+    await world.hear(NodeJoined)
+    work = Work(job="j", command=("script.py",), cwd=where, out=where, tls=files)
+    await world.say(work)
+    await world.say(replace(work, tls=None))
+    assert world.serving is not None
+    why = f"belong to script.py of job j in {where} with the certificate {files.certificate}"
+    with pytest.raises(PermanentError, match=re.escape(why)):
+        await asyncio.wait_for(world.serving, DEADLINE_S)
 
 
 def test_the_end_of_the_job_ends_every_worker(play: Play) -> None:

@@ -380,18 +380,13 @@ def test_workers_that_have_no_place_to_meet_are_not_started(
     play(scene, WAITS, workers=2)
 
 
-def test_a_node_with_fewer_devices_than_a_replica_has_workers_says_so(
-    play: Play, tmp_path: Path
+@scene(knows=False)
+async def test_a_node_with_fewer_devices_than_a_replica_has_workers_says_so(
+    world: World, *, tmp_path: Path
 ) -> None:
     where = str(tmp_path)
-
-    async def scene(world: World) -> None:
-        await world.say(
-            Work(job="j", command=("x.py",), cwd=where, out=where, workers_per_replica=4)
-        )
-        assert world.serving is not None
-        why = "a replica of job j has 4 workers, all on one node, and this one has 2 devices; "
-        with pytest.raises(PermanentError, match=why):
-            await asyncio.wait_for(world.serving, 10)
-
-    play(scene, knows=False)
+    await world.say(Work(job="j", command=("x.py",), cwd=where, out=where, workers_per_replica=4))
+    assert world.serving is not None
+    why = "a replica of job j has 4 workers, all on one node, and this one has 2 devices; "
+    with pytest.raises(PermanentError, match=why):
+        await asyncio.wait_for(world.serving, 10)

@@ -249,29 +249,26 @@ def searching(
     )
 
 
-def test_each_of_several_places_is_tried_and_again_when_the_coordinator_has_gone(
-    place: socket.socket,
+@in_a_loop
+async def test_each_of_several_places_is_tried_and_again_when_the_coordinator_has_gone(
+    *, place: socket.socket
 ) -> None:
     """Nobody listens at the first; the second dies, and another begins there and then."""
     nobody = place.getsockname()[1]
-
-    async def play() -> None:
-        first, second = _Coordinator(1), _Coordinator(2)
-        async with (
-            serve(first.take, "127.0.0.1", 0) as one,
-            serve(second.take, "127.0.0.1", 0) as b,
-        ):
-            ports = [next(iter(server.sockets)).getsockname()[1] for server in (one, b)]
-            link = searching(at(nobody, *ports))
-            running = asyncio.create_task(link.run())
-            await asyncio.wait_for(first.has_come.wait(), 20)
-            one.close()
-            await asyncio.wait_for(second.has_come.wait(), 20)
-            while link.incarnation != 2:
-                await asyncio.sleep(0.01)
-            running.cancel()
-
-    asyncio.run(play())
+    first, second = _Coordinator(1), _Coordinator(2)
+    async with (
+        serve(first.take, "127.0.0.1", 0) as one,
+        serve(second.take, "127.0.0.1", 0) as b,
+    ):
+        ports = [next(iter(server.sockets)).getsockname()[1] for server in (one, b)]
+        link = searching(at(nobody, *ports))
+        running = asyncio.create_task(link.run())
+        await asyncio.wait_for(first.has_come.wait(), 20)
+        one.close()
+        await asyncio.wait_for(second.has_come.wait(), 20)
+        while link.incarnation != 2:
+            await asyncio.sleep(0.01)
+        running.cancel()
 
 
 def test_an_older_coordinator_that_still_listens_is_left_for_the_next_place(
@@ -299,8 +296,9 @@ def test_an_older_coordinator_that_still_listens_is_left_for_the_next_place(
     asyncio.run(play())
 
 
-def test_a_large_order_comes_packed_and_a_bomb_is_refused(
-    caplog: pytest.LogCaptureFixture,
+@in_a_loop
+async def test_a_large_order_comes_packed_and_a_bomb_is_refused(
+    *, caplog: pytest.LogCaptureFixture
 ) -> None:
     seats = tuple(Seat(replica=ReplicaId(f"r{i}"), endpoint=f"h{i}:1") for i in range(1, 400))
     order = Order(generation=Generation(2), members=seats)
@@ -313,22 +311,19 @@ def test_a_large_order_comes_packed_and_a_bomb_is_refused(
             await connection.send(said)
             await super().take(connection)
 
-    async def play() -> None:
-        obeyed: list[object] = []
-        coordinator = Packing(1)
-        async with serve(coordinator.take, "127.0.0.1", 0) as server:
-            link = searching(at(next(iter(server.sockets)).getsockname()[1]))
-            link._on_command = lambda command, _: obeyed.append(command)
-            running = asyncio.create_task(link.run())
-            async with asyncio.timeout(20):
-                while not obeyed:
-                    await asyncio.sleep(0.01)
-            running.cancel()
+    obeyed: list[object] = []
+    coordinator = Packing(1)
+    async with serve(coordinator.take, "127.0.0.1", 0) as server:
+        link = searching(at(next(iter(server.sockets)).getsockname()[1]))
+        link._on_command = lambda command, _: obeyed.append(command)
+        running = asyncio.create_task(link.run())
+        async with asyncio.timeout(20):
+            while not obeyed:
+                await asyncio.sleep(0.01)
+        running.cancel()
 
-        assert obeyed == [reform]
-        assert caplog.text.count("refused a message of the coordinator") == 1
-
-    asyncio.run(play())
+    assert obeyed == [reform]
+    assert caplog.text.count("refused a message of the coordinator") == 1
 
 
 @pytest.mark.parametrize("num_places", [1, 2])
@@ -376,14 +371,11 @@ def test_one_of_several_places_that_is_another_jobs_by_now_ends_nobody(
     asyncio.run(play())
 
 
-def test_a_list_without_a_coordinator_is_named_in_the_end(place: socket.socket) -> None:
+@in_a_loop
+async def test_a_list_without_a_coordinator_is_named_in_the_end(*, place: socket.socket) -> None:
     port = place.getsockname()[1]
-
-    async def play() -> None:
-        with pytest.raises(PermanentError, match=f"at ws://127.0.0.1:{port}/ or ws://127.0.0.1:"):
-            await asyncio.wait_for(searching(at(port, port), give_up_s=0.5).run(), 20)
-
-    asyncio.run(play())
+    with pytest.raises(PermanentError, match=f"at ws://127.0.0.1:{port}/ or ws://127.0.0.1:"):
+        await asyncio.wait_for(searching(at(port, port), give_up_s=0.5).run(), 20)
 
 
 def test_a_file_that_no_coordinator_has_written_yet_is_waited_for() -> None:

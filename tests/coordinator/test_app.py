@@ -535,36 +535,33 @@ TO_THE_FIRST_LOSS: list[Message] = [
 ]
 
 
-def test_the_secret_of_a_generation_is_told_to_agents_and_to_nobody_else(
-    play: Play, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@scene()
+async def test_the_secret_of_a_generation_is_told_to_agents_and_to_nobody_else(
+    world: World, *, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "uvicorn")
     caplog.set_level(logging.DEBUG, "pliant")
     caplog.set_level(logging.DEBUG, "asyncio")
     paths = ("/v1/status", "/v1/events", "/v1/explain", "/v1/policy", "/metrics", "/openapi.json")
+    secrets: dict[str, str] = {}
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(JOINED))
+        for message in TO_THE_FIRST_LOSS:
+            await agent.send(wire(message))
+        while len(secrets) < 2:
+            heard = await hear(agent)
+            if isinstance(heard, Prepare | Reform):
+                secrets[type(heard).__name__] = heard.secret
+        pages = [(await people.get(path)).content for path in paths]
 
-    async def scene(world: World) -> None:
-        secrets: dict[str, str] = {}
-        async with world.agent() as agent, world.people() as people:
-            await agent.send(wire(JOINED))
-            for message in TO_THE_FIRST_LOSS:
-                await agent.send(wire(message))
-            while len(secrets) < 2:
-                heard = await hear(agent)
-                if isinstance(heard, Prepare | Reform):
-                    secrets[type(heard).__name__] = heard.secret
-            pages = [(await people.get(path)).content for path in paths]
-
-        assert secrets.keys() == {"Prepare", "Reform"}
-        assert len(set(secrets.values())) == 2
-        assert [page for page in pages if traces(secrets.values(), page)] == []
-        assert traces_in_files(secrets.values(), tmp_path) == []
-        assert traces(secrets.values(), caplog.text.encode()) == []
-        formed = [r for r in read(world.log.path).records if r["kind"] in ("prepare", "reform")]
-        assert [r["kind"] for r in formed] == ["prepare", "reform"]
-        assert not any("secret" in record for record in formed)
-
-    play(scene)
+    assert secrets.keys() == {"Prepare", "Reform"}
+    assert len(set(secrets.values())) == 2
+    assert [page for page in pages if traces(secrets.values(), page)] == []
+    assert traces_in_files(secrets.values(), tmp_path) == []
+    assert traces(secrets.values(), caplog.text.encode()) == []
+    formed = [r for r in read(world.log.path).records if r["kind"] in ("prepare", "reform")]
+    assert [r["kind"] for r in formed] == ["prepare", "reform"]
+    assert not any("secret" in record for record in formed)
 
 
 def test_a_port_in_use_is_one_clear_sentence() -> None:
@@ -596,21 +593,20 @@ def test_the_coordinator_is_small_and_does_not_import_torch() -> None:
     assert (has_torch, has_numpy) == (b"False", b"False")
 
 
-def test_an_offer_of_the_pool_is_handed_on_and_answered_with_what_is_followed(play: Play) -> None:
+@scene(is_pooled=True)
+async def test_an_offer_of_the_pool_is_handed_on_and_answered_with_what_is_followed(
+    world: World,
+) -> None:
     offer = Offer(pool="p", revision=7, devices=(0, 3), replicas=2, reason="2 are free")
-
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            answer = await people.put("/v1/offer", json=offer.model_dump(mode="json"))
-            assert (answer.status_code, answer.json()) == (200, {"revision": 7})
-            bad = await people.put("/v1/offer", json={"pool": "p", "revision": 0})
-            assert bad.status_code == 422
-        async with world.people("wrong") as strangers:
-            answer = await strangers.put("/v1/offer", json=offer.model_dump(mode="json"))
-            assert answer.status_code == 401
-        assert world.offers == [offer]
-
-    play(scene, is_pooled=True)
+    async with world.people() as people:
+        answer = await people.put("/v1/offer", json=offer.model_dump(mode="json"))
+        assert (answer.status_code, answer.json()) == (200, {"revision": 7})
+        bad = await people.put("/v1/offer", json={"pool": "p", "revision": 0})
+        assert bad.status_code == 422
+    async with world.people("wrong") as strangers:
+        answer = await strangers.put("/v1/offer", json=offer.model_dump(mode="json"))
+        assert answer.status_code == 401
+    assert world.offers == [offer]
 
 
 @scene()

@@ -180,7 +180,10 @@ def _masked(text: str, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> byt
     return Frame(opcode, text.encode(), fin=fin).serialize(mask=True)
 
 
-def test_messages_come_whole_in_whatever_pieces_they_are_read(play: Play) -> None:
+@scene()
+async def test_messages_come_whole_in_whatever_pieces_they_are_read(
+    world: World, client: ClientConnection
+) -> None:
     texts = ["short", "", "m" * 300, "\u20ac" * 40_000, "last"]
     plain = b"".join(map(_masked, texts))
     other = (
@@ -190,21 +193,17 @@ def test_messages_come_whole_in_whatever_pieces_they_are_read(play: Play) -> Non
         + _masked("pieces", Opcode.CONT)
         + _masked("after")
     )
+    world.begin.set()
+    await world.until(lambda: world.socket is not None)
+    for data in (plain, plain, other):
+        world.connection.data_received(data[:1])
+        for at, piece in ((1, 1), (2, 5), (7, 3), (10, 700), (710, 50_000)):
+            world.connection.data_received(data[at : at + piece])
+        world.connection.data_received(data[50_710:])
 
-    async def scene(world: World, client: ClientConnection) -> None:
-        world.begin.set()
-        await world.until(lambda: world.socket is not None)
-        for data in (plain, plain, other):
-            world.connection.data_received(data[:1])
-            for at, piece in ((1, 1), (2, 5), (7, 3), (10, 700), (710, 50_000)):
-                world.connection.data_received(data[at : at + piece])
-            world.connection.data_received(data[50_710:])
-
-        expected = [text.encode() for text in (*texts, *texts, "in pieces", "after")]
-        await world.until(lambda: len(world.heard) == len(expected))
-        assert world.heard == expected
-
-    play(scene)
+    expected = [text.encode() for text in (*texts, *texts, "in pieces", "after")]
+    await world.until(lambda: len(world.heard) == len(expected))
+    assert world.heard == expected
 
 
 @scene()

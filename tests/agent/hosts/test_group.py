@@ -383,27 +383,24 @@ def kept_links(monkeypatch: pytest.MonkeyPatch) -> list[hosts_link.HostLink]:
 
 
 @pytest.mark.parametrize("silent", [0, 1])
-def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
-    play: Play, monkeypatch: pytest.MonkeyPatch, silent: int
+@scene(WAITS, hosts=3, workers=3)
+async def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
+    hosts: Joined, *, monkeypatch: pytest.MonkeyPatch, silent: int
 ) -> None:
     kept = kept_links(monkeypatch)
+    await hosts.join()
+    await hosts.head.say(start("r1"))
+    workers = await hosts.started(3)
+    await hosts.waits("r1.0", "r1.1", "r1.2")
+    (link,) = [one for one in kept if one.other == hosts.parts[1 - silent].name]
 
-    async def scene(hosts: Joined) -> None:
-        await hosts.join()
-        await hosts.head.say(start("r1"))
-        workers = await hosts.started(3)
-        await hosts.waits("r1.0", "r1.1", "r1.2")
-        (link,) = [one for one in kept if one.other == hosts.parts[1 - silent].name]
+    link._outbox = asyncio.Queue()  # nothing reaches the other part any more
 
-        link._outbox = asyncio.Queue()  # nothing reaches the other part any more
-
-        found = await hosts.parts[1 - silent].alone(2)
-        assert hosts.parts[silent].name in found.missed
-        for host in hosts.hosts:
-            await host.alone(2)
-        assert gone([one.pid for one in workers])
-
-    play(scene, WAITS, hosts=3, workers=3)
+    found = await hosts.parts[1 - silent].alone(2)
+    assert hosts.parts[silent].name in found.missed
+    for host in hosts.hosts:
+        await host.alone(2)
+    assert gone([one.pid for one in workers])
 
 
 def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
