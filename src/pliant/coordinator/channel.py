@@ -20,7 +20,7 @@ from pliant.coordinator.driver import JobDriver
 from pliant.core.agreement import NodeFacts, misnamed
 from pliant.core.commands import Command
 from pliant.core.events import Exited, NodeJoined, NodeLeaving, Running
-from pliant.core.values import Incarnation
+from pliant.core.values import Incarnation, NodeId
 from pliant.http.direct_socket import DirectSocket, direct, frame_of
 from pliant.machine.event_loop import within
 from pliant.wire.codec import (
@@ -75,10 +75,16 @@ def _frame_of(message: bytes) -> bytes:
 
 
 class AgentChannel:
-    """Commands to one agent, in order."""
+    """Both ways of one connection: commands in order, and what one agent says of itself and its
+    replicas, which is told how much of it was read.
+    """
 
-    def __init__(self, socket: DirectSocket) -> None:
+    def __init__(self, socket: DirectSocket, node: NodeId, driver: JobDriver) -> None:
         self._socket = socket
+        self._node = node
+        self._driver = driver
+        self._count = 0
+        self._signs: dict[bytes, Message] = {}
 
     def send(self, command: Command | CoordinatorNote, incarnation: Incarnation) -> None:
         """Send a command, or what goes with them; never blocks."""
@@ -94,25 +100,14 @@ class AgentChannel:
         """End the connection, whatever the agent does."""
         self._socket.hang_up()
 
-
-class _Listener:
-    """Hands on what one agent says of itself and its replicas, and tells it how much was read."""
-
-    def __init__(self, joined: NodeJoined, channel: AgentChannel, driver: JobDriver) -> None:
-        self._node = joined.node
-        self._channel = channel
-        self._driver = driver
-        self._count = 0
-        self._signs: dict[bytes, Message] = {}
-
     def take_message(self, data: bytes) -> None:
         """Take one message."""
         driver, is_sign = self._driver, False
         message = self._message_of(data)
         if message is None:
             pass
-        elif not driver.nodes.is_current(self._node, self._channel):
-            self._channel.hang_up()  # it says so again on its new connection
+        elif not driver.nodes.is_current(self._node, self):
+            self.hang_up()  # it says so again on its new connection
             return
         elif not driver.nodes.may_say(self._node, message):
             driver.refuse("agent", f"{self._node} speaks of what runs on another node")
@@ -121,14 +116,14 @@ class _Listener:
                 driver.receive(message)
             except Exception:  # a boundary: this agent is cut off, the job goes on
                 _log.exception("a message of %s could not be taken", self._node)
-                self._channel.hang_up()
+                self.hang_up()
                 return
             driver.nodes.note_speech(self._node)
             is_sign = isinstance(message, Alive)
         self._count += 1
         if is_sign or self._count % HEARD_EVERY == 0:
             heard = Heard(count=self._count, signs_every_s=driver.core.signs_every_s)
-            self._channel.send(heard, driver.incarnation)
+            self.send(heard, driver.incarnation)
 
     def _message_of(self, data: bytes) -> Message | None:
         """Read a message; a sign of life in the same bytes as before says the same."""
@@ -174,12 +169,12 @@ async def serve_agent(
         await _close(socket)
         return
     connection = direct(socket)
-    channel = AgentChannel(connection)
+    channel = AgentChannel(connection, joined.node, driver)
     channel.send(work, driver.incarnation)
     driver.attach(joined, channel)
     driver.learn(joined, facts)
     try:
-        await connection.hand_over(_Listener(joined, channel, driver).take_message)
+        await connection.hand_over(channel.take_message)
     finally:
         driver.detach(joined.node, channel)
         await _close(socket)

@@ -82,15 +82,10 @@ def _devices(board: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _state(device: dict[str, Any]) -> str:
-    for state, is_so in (
-        ("in_use", device["claim"] is not None),
-        ("blocked", device["is_blocked"]),
-        ("drained", device["is_drained"]),
-        ("cordoned", device["is_cordoned"]),
-    ):
-        if is_so:
-            return state
-    return "idle"
+    if device["claim"] is not None:
+        return "in_use"
+    states = ("blocked", "drained", "cordoned")
+    return next((state for state in states if device[f"is_{state}"]), "idle")
 
 
 def _claims(board: dict[str, Any]) -> Iterator[Metric]:
@@ -106,15 +101,12 @@ def _teams(board: dict[str, Any]) -> Iterator[Metric]:
         "pliant_pool_team_share", "Devices that its claims are to have.", labels=["team"]
     )
     quotas = GaugeMetricFamily("pliant_pool_team_quota", "Devices of its own.", labels=["team"])
-    others = 0
-    for at, team in enumerate(sorted(board["teams"], key=lambda one: -one["share"])):
-        if at >= MOST_TEAMS:
-            others += team["share"]
-            continue
+    teams = sorted(board["teams"], key=lambda one: -one["share"])
+    for team in teams[:MOST_TEAMS]:
         shares.add_metric([team["team"]], team["share"])
         if team["quota"] is not None:
             quotas.add_metric([team["team"]], team["quota"])
-    if len(board["teams"]) > MOST_TEAMS:
-        shares.add_metric(["(others)"], others)
+    if others := teams[MOST_TEAMS:]:
+        shares.add_metric(["(others)"], sum(team["share"] for team in others))
     yield shares
     yield quotas

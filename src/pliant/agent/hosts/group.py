@@ -70,7 +70,9 @@ class JoinedHost:
         self._told: JoinHosts | None = None
         """What it is part of, from when all are there until what ran is gone."""
 
-        self._links: tuple[HostLink, ...] = ()
+        self.links: tuple[HostLink, ...] = ()
+        """To the parts, in the order of their workers' places."""
+
         self._part: PartWorkers | None = None
         self._words = GroupLog(host.config.address)
         self._missed: tuple[NodeId, ...] = ()
@@ -104,14 +106,9 @@ class JoinedHost:
         return self._part is not None
 
     @property
-    def links(self) -> tuple[HostLink, ...]:
-        """Return the links to the parts, in the order of their workers' places."""
-        return self._links
-
-    @property
     def obstacle(self) -> str:
         """Return why no replica can be started here now; empty: it can."""
-        return "its node has lost a host" if self.is_needed and not self._links else ""
+        return "its node has lost a host" if self.is_needed and not self.links else ""
 
     def devices(self, own: int) -> int:
         """Return for how many workers the node has room that this host speaks for."""
@@ -119,8 +116,8 @@ class JoinedHost:
         if work is None or not self.is_needed:
             return own
         here = self._host.job.workers_here
-        each = [own, *(link.devices for link in self._links)]
-        return min(each) // here * work.workers_per_replica if self._links else 0
+        each = [own, *(link.devices for link in self.links)]
+        return min(each) // here * work.workers_per_replica if self.links else 0
 
     # --- what happens to it -----------------------------------------------------------
 
@@ -192,7 +189,7 @@ class JoinedHost:
     def give_up(self) -> None:
         """Be alone, and say so to nobody: nothing can be started here any more."""
         self._is_over = True
-        for link in self._links:
+        for link in self.links:
             link.cut()
         if self._part is not None:
             self._part.link.cut()
@@ -251,9 +248,9 @@ class JoinedHost:
                 return
             for link in links.values():
                 link.say(AllJoined())
-            self._links = tuple(links[part] for part in told.parts)
+            self.links = tuple(links[part] for part in told.parts)
             self._become(told)
-            await first_of(*(link.ended for link in self._links))
+            await first_of(*(link.ended for link in self.links))
         finally:
             first = sorted(links.values(), key=lambda link: not link.ended.is_set())
             for link in first:
@@ -284,7 +281,7 @@ class JoinedHost:
 
     def _part_from_all(self) -> None:
         """Be no node any more, and say so before anything else is started here."""
-        self._told, self._links = None, ()
+        self._told, self.links = None, ()
         if not self._is_released:
             self._renew()
 
@@ -295,7 +292,7 @@ class JoinedHost:
 
     async def _leave_all(self, notice_s: float) -> None:
         await self._release(notice_s)
-        for link in self._links:
+        for link in self.links:
             link.cut()
 
     async def _be_part(self, told: JoinHosts, listener: HeadListener) -> None:
