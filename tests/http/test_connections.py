@@ -24,7 +24,7 @@ from pliant.core.values import TlsFiles
 from pliant.http import app as http_app
 from pliant.http import connections
 from pliant.http.app import new_app
-from pliant.http.connections import EndableSocket, LimitedProtocol
+from pliant.http.connections import LimitedProtocol
 from pliant.http.direct_socket import DirectSocket, direct, frame_of
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.tls import ServedTls, client_context
@@ -291,7 +291,7 @@ async def test_a_server_stops_while_a_websocket_is_being_closed(world: World) ->
     sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
     assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
     (connection,) = world.server._server.server_state.connections
-    assert isinstance(connection, EndableSocket)
+    assert isinstance(connection, DirectSocket)
     connection.conn.receive_data(b"\x88\x80\0\0\0\0")  # a close that takes a while, as with TLS
     world.go_on.set()
 

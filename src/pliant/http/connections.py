@@ -24,8 +24,6 @@ from contextlib import suppress
 from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.protocol import State
 
 from pliant.machine.interfaces import Credentials, peer_of
 from pliant.machine.tls import NEEDS_TLS, ServedTls, names_in
@@ -48,34 +46,6 @@ def most_connections() -> int:
     """Return how many connections this process can have beside its files."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MOST_CONNECTIONS, max(descriptors // 4, 8))
-
-
-class EndableSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that can be ended while its other side is closing it, which takes TLS a while.
-
-    Who asks for one in a way that ``websockets`` does not read is cut off: nobody else would answer
-    or end that connection, and it does not count among those that have limits.
-    """
-
-    def data_received(self, data: bytes) -> None:
-        """Take what was read: first the whole request."""
-        super().data_received(data)
-        if not self.handshake_initiated:
-            self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Take note of the end; a transport with TLS cannot be asked for anything any more."""
-        self.read_paused = False
-        super().connection_lost(exc)
-
-    def shutdown(self) -> None:
-        """End the connection."""
-        if not self.handshake_initiated:
-            self.transport.abort()
-        elif self.conn.state is State.CLOSING:
-            self.transport.close()
-        else:
-            super().shutdown()
 
 
 class LimitedProtocol(H11Protocol):

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import WebSocket
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
-
-from pliant.http.connections import EndableSocket
 
 try:
     from websockets.speedups import apply_mask
@@ -46,8 +45,13 @@ def frame_of(message: bytes, *, is_text: bool = True) -> bytes:
     return Frame(Opcode.TEXT if is_text else Opcode.BINARY, message).serialize(mask=False)
 
 
-class DirectSocket(EndableSocket):
-    """One connection; an app finds its own by ``direct``."""
+class DirectSocket(WebSocketsSansIOProtocol):
+    """One connection; an app finds its own by ``direct``.
+
+    It can be ended while its other side is closing it, which takes TLS a while.  Who asks for one
+    in a way that ``websockets`` does not read is cut off: nobody else would answer or end that
+    connection, and it does not count among those that have limits.
+    """
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, {**app_state, _NAME: self})
@@ -110,6 +114,22 @@ class DirectSocket(EndableSocket):
                 self._hand_on()
         if data:
             super().data_received(data)
+            if not self.handshake_initiated:
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note of the end; a transport with TLS cannot be asked for anything any more."""
+        self.read_paused = False
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End the connection."""
+        if not self.handshake_initiated:
+            self.transport.abort()
+        elif self.conn.state is State.CLOSING:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def _take_plain(self, data: bytes) -> bytes:
         """Take the messages in one frame of text, up to something else; return the rest."""
