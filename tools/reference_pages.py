@@ -18,7 +18,7 @@ from pliant.coordinator.metrics import BoardCollector
 from pliant.core.commands import Command, type_name
 from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
 from pliant.observe.status import Board
-from pliant.pool.pool_metrics import PoolCollector, PoolCounts
+from pliant.pool.pool_metrics import PoolCollector
 from pliant.spec.job import ElasticJob
 from pliant.spec.pool import PoolFile
 
@@ -111,7 +111,7 @@ def metrics_page() -> str:
     )
     collectors = (
         ("Of a job", BoardCollector(_Known, {})),
-        ("Of a pool", PoolCollector(lambda: _EMPTY_POOL, PoolCounts())),
+        ("Of a pool", PoolCollector(lambda: _EMPTY_POOL, {})),
     )
     for title, collector in collectors:
         text += f"\n## {title}\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from prometheus_client import generate_latest
 
 from pliant.http.app import registry_of
 from pliant.observe.log import Record
-from pliant.pool.pool_metrics import COUNTED, MOST_TEAMS, STATES, PoolCollector, PoolCounts
+from pliant.pool.pool_metrics import COUNTED, MOST_TEAMS, STATES, PoolCollector
 
 
 def device(kind: str = "", claim: str | None = None, **more: bool) -> dict[str, Any]:
@@ -28,9 +29,7 @@ def board(**more: Any) -> dict[str, Any]:
 
 def page(now: dict[str, Any] | Callable[[], dict[str, Any]], *records: Record) -> dict[str, float]:
     """Return what is served of a status, by name and labels."""
-    counts = PoolCounts()
-    for record in records:
-        counts(record)
+    counts = Counter(str(record["kind"]) for record in records)
     read = now if callable(now) else lambda: now
     return lines(generate_latest(registry_of(PoolCollector(read, counts))))
 
@@ -132,7 +131,7 @@ def test_what_happens_is_counted_by_its_kind() -> None:
 
 def test_the_numbers_are_those_of_the_moment() -> None:
     boards = iter([board(usable=1), board(usable=2)])
-    registry = registry_of(PoolCollector(lambda: next(boards), PoolCounts()))
+    registry = registry_of(PoolCollector(lambda: next(boards), {}))
 
     assert lines(generate_latest(registry))["usable_devices"] == 1
     assert lines(generate_latest(registry))["usable_devices"] == 2

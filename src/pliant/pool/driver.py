@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -33,7 +34,6 @@ from pliant.pool.allocator import Allocator, RefusedError, beginning_of, numbere
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
 from pliant.pool.devices import DeviceWatch
-from pliant.pool.pool_metrics import PoolCounts
 from pliant.pool.publishing import fresh_offers, saved_claims
 from pliant.pool.recovery import Recovery, Returned
 from pliant.pool.state import SavedPool, StateFile, names_of
@@ -100,8 +100,10 @@ class PoolDriver:
         self.pusher = pusher
         self.watch = watch
         self._log = log
-        self.counts = PoolCounts()
-        log.subscribe(self.counts)
+        self.counts: Counter[str] = Counter()
+        """Of the records of the log, by kind."""
+
+        log.subscribe(lambda record: self.counts.update([str(record.get("kind"))]))
         self._clock = clock
         self.wall = wall
         self._turn = asyncio.Lock()

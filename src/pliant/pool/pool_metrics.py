@@ -8,12 +8,10 @@ there is no bound to them.  Teams are, as far as the pool's owner has made them,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from pliant.observe.log import Record
 
 COUNTED = {
     "grant": "grants",
@@ -24,19 +22,6 @@ COUNTED = {
     "not_ended": "kept_devices",
 }
 """Kinds of records that are counted, and what their numbers are called."""
-
-
-class PoolCounts:
-    """Counts what a pool does, from its log; a listener of it."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
-
-    def __call__(self, record: Record) -> None:
-        """Count a record."""
-        kind = str(record.get("kind"))
-        if kind in COUNTED:
-            self.counts[kind] += 1
 
 
 MOST_TEAMS = 100
@@ -50,7 +35,8 @@ STATES = (
 class PoolCollector:
     """Turns one pool's board into metrics."""
 
-    def __init__(self, board: Callable[[], dict[str, Any]], counts: PoolCounts) -> None:
+    def __init__(self, board: Callable[[], dict[str, Any]], counts: Mapping[str, int]) -> None:
+        """``counts``: of the records of its log, by kind."""
         self._board_now = board
         self._counts = counts
 
@@ -63,7 +49,7 @@ class PoolCollector:
         for kind, name in COUNTED.items():
             help_text = f"Records of kind {kind} since the pool was started."
             yield CounterMetricFamily(
-                f"pliant_pool_{name}", help_text, value=self._counts.counts[kind]
+                f"pliant_pool_{name}", help_text, value=self._counts.get(kind, 0)
             )
 
 
