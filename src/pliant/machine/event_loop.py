@@ -42,12 +42,16 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def first_of(*events: asyncio.Event, limit_s: float | None = None) -> bool:
-    """Wait until one of these is set, for so long at most; whether one is."""
+    """Wait until one of these is set, for so long at most; whether one is.
+
+    Whoever waits goes on in the same turn of the event loop.
+    """
     tasks = [asyncio.create_task(event.wait()) for event in events]
     try:
         done, _ = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await cancelled(*tasks)
+        for task in tasks:
+            task.cancel()
     return bool(done)
 
 
