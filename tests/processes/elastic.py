@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.engine import models
-from tests.processes.launching import RunningJob, running
+from tests.processes.launching import RunningJob, newest_members, running
 from tests.simulate.recorded import check_decisions
 
 from pliant.observe.audit import audit_run
@@ -201,15 +201,7 @@ def wait_for_switch(job: RunningJob, *names: str) -> None:
 
 def members(job: RunningJob) -> set[str]:
     """Return the members of the newest generation; nobody until each is in it."""
-    orders = [r["order"] for r in job.records() if r["kind"] in ("switch", "reform")]
-    if not orders:
-        return set()
-    newest = orders[-1]
-    switched = {
-        r["replica"] for r in job.records("switched") if r["generation"] == newest["generation"]
-    }
-    names = {seat["replica"] for seat in newest["members"]}
-    return names if names == switched else set()
+    return newest_members(job.records())[1]
 
 
 def wait_for_members(job: RunningJob, *names: str) -> None:

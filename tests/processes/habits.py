@@ -83,13 +83,6 @@ HABITS = {
         made="draw = lambda: torch.randn(8, 4)\nready = draw()",
         inside="step.backward(loss_of(ready)); ready = draw()",
     ),
-    "a reader keeps its position": Habit(
-        history="two",
-        kinds=TRAINED,
-        named="at",
-        made="at = 0",
-        inside="step.backward(loss_of(x[at : at + 8])); at = (at + 8) % 256",
-    ),
     "a baseline runs along with the losses": Habit(
         history="two",
         kinds=TRAINED,
@@ -104,18 +97,6 @@ HABITS = {
         named="own",
         made="own = torch.Generator().manual_seed(3)",
         inside="step.backward(loss_of(batch + torch.randn(batch.shape, generator=own)))",
-    ),
-    "the dataset draws from a generator of its own": Habit(
-        history="two",
-        kinds=TRAINED,
-        data=_rows("return x[i] + self.own.random()", "own = random.Random(3)"),
-        dataset="Own()",
-    ),
-    "the dataset counts what it has given": Habit(
-        history="two",
-        kinds=TRAINED,
-        data=_rows("Own.given += 1; return x[i] * Own.given / 99", "given = 0"),
-        dataset="Own()",
     ),
     "an epoch is told in shared memory": Habit(
         history="two",
@@ -132,23 +113,6 @@ HABITS = {
         made="model.heat = 1.0",
         inside="step.backward(loss_of(batch) * model.heat)",
         tail="model.heat *= 0.9",
-    ),
-    "a tail changes a variable that the loss has": Habit(
-        history="join",
-        kinds=TRAINED,
-        named="scale",
-        made="scale = 1.0",
-        inside="step.backward(loss_of(batch) * scale)",
-        tail="scale *= 0.9",
-    ),
-    "a teacher follows the model": Habit(
-        history="join",
-        kinds=TRAINED,
-        named="teacher",
-        made="import copy\nteacher = copy.deepcopy(model)",
-        inside="step.backward(loss_of(batch) + F.mse_loss(model(batch), teacher(batch).detach()))",
-        tail="with torch.no_grad():\n"
-        "    for a, b in zip(teacher.parameters(), model.parameters()): a.lerp_(b, 0.1)",
     ),
     "only the first process finds no file": Habit(
         history="two",
@@ -176,27 +140,12 @@ HABITS = {
         named="log.csv",
         tail="with open('log.csv', 'a') as log: log.write(f'{step.index},{step.loss}\\n')",
     ),
-    "rank 0 by default": Habit(
-        history="two",
-        kinds=("file", "refused"),
-        named="log.csv",
-        top="rank = int(os.environ.get('RANK', 0))",
-        tail="if rank == 0:\n"
-        "    with open('log.csv', 'a') as log: log.write(f'{step.index},{step.loss}\\n')",
-    ),
     "rows wait in a buffer": Habit(
         history="kill",
         kinds=("file", "refused"),
         named="log.csv",
         top="log = open('log.csv', 'a')",
         tail="if session.leader: log.write(f'{step.index},{step.loss}\\n')",
-    ),
-    "the output is removed at the top": Habit(
-        history="join",
-        kinds=("file", "refused"),
-        named="out/0.txt",
-        top="shutil.rmtree('out', ignore_errors=True); os.makedirs('out', exist_ok=True)",
-        tail="if session.leader: open(f'out/{step.index}.txt', 'w').write('done')",
     ),
     "a directory is made that may be there": Habit(
         history="two", kinds=("refused",), named="out", top="os.makedirs('out')"

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.live import namespaces
 from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
+from tests.processes.launching import newest_members
 
 from pliant.observe.log import Record
 from pliant.observe.reading import read
@@ -154,14 +155,6 @@ def training(host: NetworkHost) -> set[str]:
 
 def training_in(out: Path) -> set[str]:
     """Return those of the run in a directory."""
-    found = read(out / "events.jsonl").records
-    orders = [one["order"] for one in found if one["kind"] in ("switch", "reform")]
-    if not orders:
-        return set()
-    number, seats = orders[-1]["generation"], orders[-1]["members"]
-    names = {seat["replica"] for seat in seats}
-    entered = {
-        one["replica"] for one in found if one["kind"] == "switched" and one["generation"] == number
-    }
+    found = list(read(out / "events.jsonl").records)
     homes = {one["replica"]: one["node"] for one in found if one["kind"] == "worker"}
-    return {homes[name] for name in names} if names == entered else set()
+    return {homes[name] for name in newest_members(found)[1]}

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +133,19 @@ class RunningJob:
         while (left := self.leftovers()) and time.monotonic() < deadline_s:
             _nap()
         assert left == [], left
+
+
+def newest_members(records: Iterable[Record]) -> tuple[int, set[str]]:
+    """Return the newest generation and its members; nobody until each is in it."""
+    known = list(records)
+    orders = [one["order"] for one in known if one["kind"] in ("switch", "reform")]
+    if not orders:
+        return 0, set()
+    number = orders[-1]["generation"]
+    switched = [one for one in known if one["kind"] == "switched"]
+    entered = {one["replica"] for one in switched if one["generation"] == number}
+    names = {seat["replica"] for seat in orders[-1]["members"]}
+    return number, names if names == entered else set()
 
 
 @contextmanager

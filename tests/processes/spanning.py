@@ -11,6 +11,7 @@ import psutil
 from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import TRAINING, alone, digests, digests_of, pliant, until
+from tests.processes.launching import newest_members
 
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
@@ -88,16 +89,11 @@ class Spanning:
     def trains(self, count: int, after: int = 0) -> int:
         """Wait until so many replicas train in a generation behind another; return which."""
 
-        def members() -> int:
-            newest = self.orders()[-1:]
-            if not newest or newest[0]["generation"] <= after:
-                return 0
-            names = {seat["replica"] for seat in newest[0]["members"]}
-            entered = [one for one in self.records("switched")]
-            at = {one["replica"] for one in entered if one["generation"] == newest[0]["generation"]}
-            return len(names) if names == at else 0
+        def do_train() -> bool:
+            generation, members = newest_members(read(self.out / "events.jsonl").records)
+            return generation > after and len(members) == count
 
-        self.until(lambda: members() == count, f"{count} train")
+        self.until(do_train, f"{count} train")
         self.goes_on()
         return int(self.orders()[-1]["generation"])
 

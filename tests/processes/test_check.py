@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -124,24 +123,6 @@ def test_replicas_of_several_workers_are_the_same_though_one_joins(tmp_path: Pat
 
     assert found == []
     assert list((tmp_path / "join/recordings").glob("r2.1-*"))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(120)
-def test_a_script_without_a_session_cannot_be_checked_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    (tmp_path / "kept").mkdir()
-    words = [sys.executable, "-m", "pliant", "check", "--json", "train.py"]
-    environ = {**os.environ, "TMPDIR": str(tmp_path / "kept")}
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
-
-    report = json.loads(done.stdout)
-    assert done.returncode == 2
-    assert (report["verdict"], report["kept"]) == ("cannot be checked", None)
-    assert "makes no pliant.Session" in report["reason"]
-    assert list((tmp_path / "kept").iterdir()) == []
 
 
 @pytest.mark.soak

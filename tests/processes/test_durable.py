@@ -344,22 +344,6 @@ def test_a_limit_ends_a_job_that_would_train_unprotected(tmp_path: Path) -> None
     assert "max_unprotected is 2 s" in ended["reason"]
 
 
-@pytest.mark.soak
-def test_one_place_serves_one_job_at_a_time(tmp_path: Path) -> None:
-    def start_another(job: RunningJob) -> None:
-        job.wait_for(lambda: job.records("saved"), "a checkpoint")
-        other = tmp_path / "other"
-        words = [elastic.SCRIPT, "--model", "gpt", "--steps", STEPS]
-        with running(other, *words, "--checkpoint", tmp_path / "kept", name="other") as second:
-            assert second.exit_code() == 2
-        (ended,) = second.records("job_ended")
-        assert "belongs to another job: job job-" in ended["reason"]
-        with job.client() as client:
-            client.post("/v1/stop").raise_for_status()
-
-    live(tmp_path, "gpt", start_another, replicas=1, steps=100_000, pace=0.03, expected_code=3)
-
-
 LIVES = ("save", "share", "restore", "publish", "commit")
 """Where a life of the job ends: points of a save, of which the thread that writes passes two, of
 the restore that follows, and of a step."""

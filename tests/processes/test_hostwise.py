@@ -15,6 +15,7 @@ from tests.live.namespaces import NetworkHost
 from tests.live.stage import DEADLINE_S
 from tests.processes.crew import Member, crew
 from tests.processes.hosts import SCRIPT, alone, digests, hosts, pliant, records, share, until
+from tests.processes.launching import newest_members
 from tests.processes.test_exchange import a_layout, is_exact, slot_gradients
 
 from pliant.core.step import batching
@@ -196,13 +197,7 @@ def test_a_replica_that_is_killed_between_two_levels_of_an_exchange_costs_no_ste
         agents = [pliant(host, *words, **given) for host in net.hosts]
 
         def are_all_in() -> bool:
-            orders = [one for one in records(a, "switch") + records(a, "reform")]
-            newest = max(orders, key=lambda one: one["order"]["generation"], default=None)
-            if newest is None or len(newest["order"]["members"]) < 4:
-                return False
-            number = newest["order"]["generation"]
-            came = {one["replica"] for one in records(a, "switched") if one["generation"] == number}
-            return len(came) == 4 and len(records(a, "commit")) > 0
+            return len(newest_members(records_in(a))[1]) == 4 and len(records(a, "commit")) > 0
 
         def dies(host: NetworkHost, method: str, number: int) -> None:
             until(are_all_in, f"four train, {number}", a, b)

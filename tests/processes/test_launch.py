@@ -106,27 +106,6 @@ def test_the_helpers_of_a_killed_worker_die_within_a_second(tmp_path: Path, scri
         assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_a_fork_server_that_dies_is_started_again(tmp_path: Path) -> None:
-    with running(tmp_path, FAKE_WORKER, 10_000, 0.02) as job:
-        job.wait_for_steps(3)
-        first = job.fork_server().pid
-
-        os.kill(first, signal.SIGKILL)
-
-        job.wait_for(lambda: job.records("exited"), "the workers are lost")
-        job.wait_for(
-            lambda: (
-                any(r["kind"] == "worker" and r["replica"] == "r3" for r in job.records())
-                or any(r["kind"] == "end_job" for r in job.records())
-            ),
-            "a decision",
-        )
-        assert {r["detail"] for r in job.records("exited")} == {"SIGKILL"}
-        # the fake workers hold all of the state, and all of them died
-        assert job.exit_code() == 4
-        job.assert_nothing_is_left()
-
-
 def test_a_script_that_raises_ends_the_job_after_its_restarts(
     tmp_path: Path, script: Script
 ) -> None:
@@ -253,19 +232,6 @@ def test_a_port_in_use_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> Non
 
             assert job.said() == f"port {port} of 127.0.0.1 is in use; choose another with --port\n"
             job.assert_nothing_is_left()
-
-
-def test_a_second_job_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    with running(tmp_path, FAKE_WORKER, 10_000, 0.01, replicas=1) as first:
-        first.wait_for_steps(1)
-        other = tmp_path / "other"
-        other.mkdir()
-        (other / "state").symlink_to(tmp_path / "state")
-        with running(other, FAKE_WORKER, 10, 0.01, replicas=1) as second:
-            assert second.exit_code() == 2
-            assert second.said().startswith("a job named job is running already")
-        assert first.record_path.exists()
-        first.wait_for_steps(len(first.records("commit")) + 3)
 
 
 def test_of_two_jobs_that_take_a_name_at_once_one_is_refused(tmp_path: Path) -> None:

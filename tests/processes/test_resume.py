@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import shutil
 import signal
@@ -19,8 +18,6 @@ from tests.checkpoint import plain_torch
 from tests.checkpoint.test_broken_disk import may_mount
 from tests.live.prompt import WAIT_S, run_typed, typed
 from tests.processes.test_cli import ROOT, environment, pliant, pliant_afresh, wait_for
-
-from pliant.checkpoint.writer import NEEDED_TRIES, NEEDED_WAIT_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -199,50 +196,6 @@ def test_where_the_disk_of_its_directory_fills_up_a_run_trains_on(home: Path) ->
     assert done.returncode == 0, done.stderr  # the register has room of its own
     assert "filled" in done.stdout, done.stderr
     assert "digest 12 " in done.stdout
-
-
-@pytest.mark.soak
-def test_a_run_whose_last_checkpoint_has_no_room_does_not_end_well(home: Path) -> None:
-    done = on_a_small_disk(home, cwd=".", kept=f"{home}/disk/kept")
-
-    assert done.returncode == 1, done.stderr
-    assert "digest 12 " in done.stdout
-    assert re.search(r"finished 12 steps, but nothing after step \d+ is in a chec", done.stderr)
-    assert "the storage is full (No space left on device)" in done.stderr
-
-
-@pytest.mark.soak
-def test_several_replicas_without_room_for_a_checkpoint_soon_end_on_a_request(home: Path) -> None:
-    """Batch systems give 30 s; what was being tried before is not waited for."""
-    if not may_mount():
-        pytest.skip("needs the right to mount in a namespace of its own")
-    (home / "disk").mkdir()
-    run = f"exec {sys.executable} -m pliant run --max 3 --out out train.py 4000"
-    more = {"FILL": f"{home}/disk/fill", "KEPT": f"{home}/disk/kept", "EVERY": "1steps"}
-    job = subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=4m none disk && {run}"],
-        cwd=home,
-        env=environment(home) | more | {"PACE": "0.1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    log = home / "out" / "events.jsonl"
-    deadline_s = time.monotonic() + WAIT_S
-    while not (log.exists() and '"retry_s":8.0' in log.read_text()):  # the leader tries rarely
-        assert time.monotonic() < deadline_s
-        assert job.poll() is None
-        time.sleep(0.2)
-    job.send_signal(signal.SIGTERM)
-    _, said = job.communicate(timeout=WAIT_S)
-
-    assert job.returncode == 3, said
-    assert re.search(r"\d+ later steps are not saved \(.*the storage is full", said), said
-    records = [json.loads(line) for line in log.read_text().splitlines()]
-    (asked,) = [at for at, r in enumerate(records) if r["kind"] == "stop_requested"]
-    waits = [r["retry_s"] for r in records[asked:] if r["kind"] == "save_failed"]
-    assert len(waits) <= 3 * NEEDED_TRIES + 2
-    assert max(waits) <= NEEDED_WAIT_S
 
 
 def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) -> None:

@@ -264,44 +264,6 @@ def test_a_module_that_differs_is_named_and_the_job_waits_for_a_host_that_fits(
 
 
 @pytest.mark.soak
-def test_other_data_and_other_rounding_are_refused_and_another_environment_is_told(
-    net: Network,
-) -> None:
-    """Seen: each of them in the sum of every step, exit code 0, and nobody saw it."""
-    a, b, c = net.hosts
-    for host in net.hosts:
-        (host.own / "scale").write_text("1.0")
-        script = SCRIPT.replace("(256, 4)", "(256, 4) * float(open('scale').read())")
-        script = script.replace("pliant\n", "pliant\nlast = os.environ.get('LOSS_SCALE')\n", 1)
-        (host.own / "train.py").write_text(script)
-    (b.own / "scale").write_text("1.01")
-    place = f"{a.address}:7000"
-    words = ("coordinator", "--listen", place, "--min", 1, "--max", 2, "train.py", 100_000)
-    job = pliant(a, *words)
-    share(a, "runs/train/token", a, b, c)
-    agent = ("agent", "--join", place, "--token-file", "token", "--devices", 1)
-    first = pliant(a, *agent)
-    until(lambda: records(a, "commit")[4:], "one trains", a)
-
-    other = pliant(b, *agent)
-    until(lambda: "of the dataset is another than the run's" in a.said(), "data", a, b)
-    unlike = pliant(c, *agent, ATEN_CPU_CAPABILITY="default", MKL_CBWR="COMPATIBLE")
-    until(lambda: "its kernels is DEFAULT, the run has" in a.said(), "kernels", a, c)
-    for one in (other, unlike):
-        one.send_signal(signal.SIGTERM)
-        one.wait()
-    (b.own / "scale").write_text("1.0")
-    mended = pliant(b, *agent, LOSS_SCALE="secret")
-    until(lambda: "LOSS_SCALE in the environment, which the script" in a.said(), "it is told", a, b)
-
-    assert "secret" not in a.said()
-    assert "secret" not in (a.own / "runs" / "train" / "events.jsonl").read_text()
-    for one in (mended, first, job):
-        one.send_signal(signal.SIGINT)
-        one.wait()
-
-
-@pytest.mark.soak
 def test_checkpoints_in_directories_that_are_not_shared_are_refused(
     net: Network, tmp_path: Path
 ) -> None:

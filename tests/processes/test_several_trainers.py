@@ -203,21 +203,6 @@ def test_a_death_near_the_end_leaves_the_others_to_end(tmp_path: Path) -> None:
     assert verify(LocalStorage(str(tmp_path / "kept")), "step-00000006-l1").is_sound
 
 
-@pytest.mark.soak
-def test_a_follower_that_is_slower_by_far_is_waited_for(tmp_path: Path) -> None:
-    outcome = run(
-        tmp_path,
-        "moe",
-        3,
-        nothing,
-        replicas=2,
-        workers=2,
-        arguments=("--slow", "r2.1", 1.0),
-    )
-
-    outcome.check(reference("moe", 3))
-
-
 @pytest.mark.parametrize(
     ("model", "replicas", "fault", "more"),
     [

@@ -10,7 +10,7 @@ import pytest
 from tests.live import namespaces
 from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
-from tests.processes.hosts import alone, digests_of, hosts, pliant, share, training_in, until
+from tests.processes.hosts import alone, digests_of, hosts, pliant, training_in, until
 
 from pliant.core.errors import EXIT_STOPPED
 from pliant.core.takeover import PATIENCE_S
@@ -121,38 +121,6 @@ def test_a_job_that_was_stopped_stays_so_though_a_candidate_missed_it(
     assert cut_off.wait(DEADLINE_S) == EXIT_STOPPED, b.said()
     assert "this host coordinates the job" in b.said()
     assert told(out, "coordinator_started")
-
-
-@pytest.mark.soak
-def test_a_host_without_the_token_begins_no_second_job(
-    net: Network, out: Path, tmp_path: Path
-) -> None:
-    """The coordinator is killed before its token was copied to the next of the list; another
-    host, which has it, trains on.
-    """
-    a, b, c = net.hosts
-    stop = tmp_path / "stop"
-    places = f"{a.address}:7000,{b.address}:7000"
-    words: tuple[object, ...] = ("run", "--join", places, "--nnodes", "1:3", "--out", out)
-    words = (*words, "--devices-per-node", 1, "--token-file", "token", "train.py", 100_000)
-    first, third = (pliant(host, *words, STOP_AT=str(stop)) for host in (a, c))
-    share(a, "token", c)
-    until(lambda: training_in(out) == {"a", "c"}, "two train", a, c)
-    second = pliant(b, *words, STOP_AT=str(stop))
-    trains_on(out, a, c)
-    first.kill()
-    first.wait(DEADLINE_S)
-
-    assert second.wait(2 * DEADLINE_S) == 2, b.said()
-    assert not (b.own / "token").exists()
-    assert "copy it from the host that coordinates" in b.said()
-    again = pliant(a, *words, STOP_AT=str(stop))
-    until(lambda: training_in(out) == {"a", "c"}, "two train again", a, c)
-    trains_on(out, a, c)
-    stop.touch()
-    assert [again.wait(2 * DEADLINE_S), third.wait()] == [0, 0], a.said() + c.said()
-    (digest,) = digests_of(out)
-    check(out, digest, a)
 
 
 @pytest.mark.parametrize("how", ["list", pytest.param("file", marks=pytest.mark.soak)])
