@@ -38,8 +38,9 @@ from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Heard, Started, 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 FINDS_ITS_DEVICE_IN_USE = """
-from pliant.engine.worker.bootstrap import DeviceTakenError
-raise DeviceTakenError("process 4711 has device 0")
+from pliant.core.events import ExitKind
+from pliant.engine.worker.bootstrap import NotRunError
+raise NotRunError(ExitKind.TAKEN, "process 4711 has device 0")
 """
 
 

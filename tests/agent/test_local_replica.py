@@ -154,9 +154,9 @@ def test_a_device_that_others_use_rests_alone_and_the_replica_is_started_elsewhe
     play: Play,
 ) -> None:
     script = MEETS + (
-        "from pliant.engine.worker.bootstrap import DeviceTakenError\n"
+        "from pliant.engine.worker.bootstrap import NotRunError\n"
         'if context.replica == "r1" and rank == 1:\n'
-        '    raise DeviceTakenError("process 4711 has device 1")\n'
+        '    raise NotRunError(ExitKind.TAKEN, "process 4711 has device 1")\n'
         "threading.Event().wait()\n"
     )
 

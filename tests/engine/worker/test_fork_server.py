@@ -228,7 +228,7 @@ def test_what_is_gone_is_guarded_no_more(tmp_path: Path) -> None:
 
     for number in range(5):
         (tmp_path / str(number)).mkdir()
-        server._guard(str(tmp_path / str(number)))
+        server._guard([str(tmp_path / str(number))])
         (tmp_path / str(number)).rmdir()
 
     assert len(server._guarded) == 1

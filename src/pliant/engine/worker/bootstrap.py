@@ -76,16 +76,12 @@ _MAX_WORDS_CHARACTERS = 1000
 """Of a script's own words in a sentence: what is too long for a message ends the worker's link."""
 
 
-class DeviceError(Exception):
-    """The lock of the device that this worker was to run on cannot be used."""
+class NotRunError(Exception):
+    """The script was not run, and that is no fault of the script."""
 
-
-class CertificateError(Exception):
-    """The certificate of this host cannot be used: its fault, and no script's."""
-
-
-class DeviceTakenError(DeviceError):
-    """Another process uses it."""
+    def __init__(self, kind: ExitKind, sentence: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
 
 
 class Closable(Protocol):
@@ -114,25 +110,19 @@ class WorkerContext:
         """For connections to other replicas; None: these are not encrypted."""
         self.refusal: tuple[str, str] | None = None
         """The last that the script met, if it hides it: kind of error, sentence and line."""
-        self._device: device_locks.DeviceLock | None = None
+        self.device: device_locks.DeviceLock | None = None
+        """Of a pool; its lock is never released but by this process's death."""
 
-    def hold(self, device: device_locks.DeviceLock | None) -> None:
-        """Hold the device of a pool; its lock is never released but by this process's death."""
-        self._device = device
-
-    def encrypt(self, tls: TlsContexts) -> None:
-        """Have the connections to other replicas encrypted."""
-        self.tls = tls
+    def note(self, text: str, *, lasting: bool = False) -> None:
+        """Pass on one sentence for people; ``lasting``: again at the end, results may be wrong."""
+        note = Noted(replica=self.replica, text=text, worker=self.worker, lasting=lasting)
+        self.link.send(note, urgent=False)
 
     def hear_refusal(self, kind: str, sentence: str) -> None:
         """Take note of a refusal, unless no line of the script has led to it."""
         place = script_files.place_of_call(sys._getframe())  # noqa: SLF001  # by whom else?
         if place is not None:
             self.refusal = (kind, f"{_shortened(sentence)} ({place})")
-
-    def expect_session(self, watch: ScriptWatch) -> None:
-        """Have the script recognised if it was not written for a session."""
-        self.watch = watch
 
     def meet_session(self) -> None:
         """Take note that the script makes a session: it was written for one, whatever it tried."""
@@ -219,16 +209,15 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     is_help, words = False, ""
     try:
         try:
-            context.hold(_lock_device(assignment))
+            context.device = _lock_device(assignment)
             _confine(assignment.device_name)
-            watch = _watch(context, assignment)
-            context.expect_session(watch)
+            watch = context.watch = _watch(context, assignment)
             if assignment.work.tls is not None:
                 try:
-                    context.encrypt(TlsContexts.of(assignment.work.tls))
-                except ConfigError as error:
-                    raise CertificateError(str(error)) from error
-            module, compiled = _stage(assignment, context.link)
+                    context.tls = TlsContexts.of(assignment.work.tls)
+                except ConfigError as error:  # the fault of this host
+                    raise NotRunError(ExitKind.SHORT, str(error)) from error
+            module, compiled = _stage(context, assignment)
             watch.open()
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:
@@ -257,16 +246,10 @@ def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind
     short = shortage(error)
     if isinstance(error, Refusal) and short is None:
         return _refused(context, type(error).__name__, f"{_shortened(str(error))}{_where(error)}")
-    if isinstance(error, StateCorruptError):
+    if isinstance(error, StateCorruptError | NotRunError):
         _show(f"{error}\n")
-        return EXIT_FAILED, ExitKind.CORRUPT, _shortened(str(error))
-    if isinstance(error, CertificateError):
-        _show(f"{error}\n")
-        return EXIT_FAILED, ExitKind.SHORT, str(error)
-    if isinstance(error, DeviceError):
-        _show(f"{error}\n")
-        is_taken = isinstance(error, DeviceTakenError)
-        return EXIT_FAILED, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
+        kind = error.kind if isinstance(error, NotRunError) else ExitKind.CORRUPT
+        return EXIT_FAILED, kind, _shortened(str(error))
     sentence = script_errors.explained(error, os.environ)
     if sentence is not None:
         sentence = f"{_shortened(sentence)}{_where(error)}"
@@ -292,22 +275,21 @@ def _refused(context: WorkerContext, kind: str, sentence: str) -> tuple[int, Exi
 def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
     """Return what looks whether the script comes to a session."""
 
-    def noted(text: str, *, lasting: bool = False) -> None:
-        who = context.replica, context.worker
-        note = Noted(replica=who[0], text=text, worker=who[1], lasting=lasting)
-        context.link.send(note, urgent=False)
-
     def end(sentence: str) -> None:  # on a thread of its own: the link's is to carry the words
         ending = threading.Thread(target=_end_now, args=(context, sentence), name="ending")
         ending.start()
         if threading.current_thread() is threading.main_thread():
             ending.join()
 
-    watch = ScriptWatch(limit_s=assignment.work.session_s, noted=noted, end=end, environ=os.environ)
-    if context.worker is not None:
-        watch.allow_groups()
-    else:
-        environment_reads.tell_rank(partial(noted, lasting=True))
+    watch = ScriptWatch(
+        limit_s=assignment.work.session_s,
+        noted=context.note,
+        end=end,
+        environ=os.environ,
+        allows_groups=context.worker is not None,
+    )
+    if context.worker is None:
+        environment_reads.tell_rank(partial(context.note, lasting=True))
     context.link.while_idle(watch.end_if_late)
     return watch
 
@@ -394,10 +376,12 @@ def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
     try:
         lock = device_locks.take_device(where, device, claim=claim, within_s=LOCK_S)
     except OSError as error:
-        raise DeviceError(f"the script was not run: {path}: {error.strerror}") from error
+        sentence = f"the script was not run: {path}: {error.strerror}"
+        raise NotRunError(ExitKind.SCRIPT, sentence) from error
     if lock is None:
         who = device_locks.holder_text(where, device)
-        raise DeviceTakenError(f"the script was not run: {who} has device {device} ({path})")
+        sentence = f"the script was not run: {who} has device {device} ({path})"
+        raise NotRunError(ExitKind.TAKEN, sentence)
     return lock
 
 
@@ -412,13 +396,15 @@ def _confine(name: str) -> None:
             os.sched_setaffinity(int(thread), around.cores)
     except OSError as error:
         sentence = f"the script was not run: it cannot have {name}: {error.strerror}"
-        raise DeviceError(sentence) from error
+        raise NotRunError(ExitKind.SCRIPT, sentence) from error
     torch: Any = sys.modules.get("torch")
     if torch is not None and around.variables.get("OMP_NUM_THREADS"):
         torch.set_num_threads(len(around.cores))  # it has read its variables when it was loaded
 
 
-def _stage(assignment: Assignment, link: Link) -> tuple[types.ModuleType, types.CodeType]:
+def _stage(
+    context: WorkerContext, assignment: Assignment
+) -> tuple[types.ModuleType, types.CodeType]:
     """Make this process look as if python had started it."""
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
@@ -438,28 +424,17 @@ def _stage(assignment: Assignment, link: Link) -> tuple[types.ModuleType, types.
             stream.reconfigure(line_buffering=True)  # a pipe, but people follow it
     if not assignment.pid:
         return staged_main(assignment.work.command)
-    kept = _keep_record(assignment, link)
-    return staged_main(assignment.work.command, kept / files.TEXTS)
-
-
-def _keep_record(assignment: Assignment, link: Link) -> Path:
-    """Note from now on what the script reads and writes; return where that is kept."""
     work, kept = assignment.work, files.of_life(assignment)
-
-    def noted(text: str) -> None:
-        who = assignment.replica, assignment.worker
-        link.send(Noted(replica=who[0], text=text, worker=who[1], lasting=True), urgent=False)
-
     files.begin(
         files.FileRecord(
             kept,
             f"{assignment.replica}.{assignment.place}",
             roots=files.roots_of(work.cwd, work.command[1:]),
             left_out=(work.out,),
-            noted=noted,
+            noted=partial(context.note, lasting=True),
         )
     )
-    return kept
+    return staged_main(work.command, kept / files.TEXTS)
 
 
 # --- the end -----------------------------------------------------------------

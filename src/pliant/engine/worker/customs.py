@@ -15,7 +15,6 @@ PAGE = "pliant docs bring-your-script"
 class Custom:
     """A way to train that scripts are accustomed to, and how one of it becomes pliant's."""
 
-    name: str
     change: str
     section: str
     """Of the page."""
@@ -34,47 +33,40 @@ class Custom:
 
 
 TORCHRUN = Custom(
-    name="torchrun",
     change="Delete init_process_group, DistributedDataParallel and DistributedSampler, and give "
     "the plain model, optimizer and dataset to pliant.Session",
     section="From torchrun",
 )
 HUGGING_FACE = Custom(
-    name="the Trainer of Hugging Face",
     change="Give its model, a torch optimizer and its dataset to pliant.Session, and write the "
     "loop in place of trainer.train()",
     section="From a Trainer of Hugging Face",
     packages=("transformers", "trl"),
 )
 LIGHTNING = Custom(
-    name="Lightning",
     change="Give the module, what its configure_optimizers makes and its dataset to "
     "pliant.Session, and call training_step in the loop in place of trainer.fit()",
     section="From Lightning",
     packages=("lightning", "pytorch_lightning", "lightning_fabric"),
 )
 ACCELERATE = Custom(
-    name="Accelerate",
     change="Delete Accelerator and accelerator.prepare, give model, optimizer and dataset to "
     "pliant.Session, and call step.backward(loss) for accelerator.backward(loss)",
     section="From Accelerate",
     packages=("accelerate",),
 )
 DEEPSPEED = Custom(
-    name="DeepSpeed",
     change="Delete deepspeed.initialize, whose sharding pliant has not, and give the plain model, "
     "a torch optimizer and the dataset to pliant.Session",
     section="From a plain loop",
     packages=("deepspeed",),
 )
 OTHER_TRAINER = Custom(
-    name="another trainer",
     change="Give model, optimizer and dataset to pliant.Session, and write the loop",
     section="From a plain loop",
     packages=("composer", "fastai", "ignite"),
 )
 PLAIN = Custom(
-    name="a plain loop",
     change="Give model, optimizer and dataset to pliant.Session, and call step.backward(loss) for "
     "loss.backward(), optimizer.step() and zero_grad()",
     section="From a plain loop",

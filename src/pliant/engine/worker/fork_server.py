@@ -22,7 +22,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, assert_never
 
@@ -111,8 +111,7 @@ class ForkServer:
                     if assignment.replica == replica:
                         _kill(pid)  # the rest of its group once it is dead
             case launch.GuardFiles(paths=paths):
-                for path in paths:
-                    self._guard(path)
+                self._guard(paths)
             case other:
                 assert_never(other)
 
@@ -127,18 +126,16 @@ class ForkServer:
                 return
             if not data:
                 return
-            match launch.REQUESTS.validate_json(data):
-                case launch.GuardFiles(paths=paths):
-                    for path in paths:
-                        self._guard(path)
-                case _:
-                    pass
+            request = launch.REQUESTS.validate_json(data)
+            if isinstance(request, launch.GuardFiles):
+                self._guard(request.paths)
 
-    def _guard(self, path: str) -> None:
+    def _guard(self, paths: Iterable[str]) -> None:
         there = self._guarded.items()
         self._guarded = {known: guarded for known, guarded in there if os.path.lexists(known)}
-        with contextlib.suppress(OSError):
-            self._guarded[path] = Path(path).stat()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self._guarded[path] = Path(path).stat()
 
     def _start(self, assignment: launch.Assignment, fds: list[int]) -> None:
         parent = os.getpid()
@@ -170,11 +167,11 @@ class ForkServer:
             os.write(fds[0], frame(encode(said, assignment.incarnation)))
         for fd in fds:
             os.close(fd)
-        self._report(
-            launch.WorkerExited(
-                replica=replica, place=assignment.place, pid=0, returncode=EXIT_FAILED
-            )
-        )
+        self._report_exit(assignment, pid=0, code=EXIT_FAILED)
+
+    def _report_exit(self, ended: launch.Assignment, *, pid: int, code: int) -> None:
+        replica, place = ended.replica, ended.place
+        self._report(launch.WorkerExited(replica=replica, place=place, pid=pid, returncode=code))
 
     def _become_worker(
         self, assignment: launch.Assignment, fds: list[int], parent: int
@@ -211,11 +208,7 @@ class ForkServer:
             _, status = os.waitpid(pid, 0)
             ended = self._workers.pop(pid, None)
             if ended is not None:
-                code = os.waitstatus_to_exitcode(status)
-                replica, place = ended.replica, ended.place
-                self._report(
-                    launch.WorkerExited(replica=replica, place=place, pid=pid, returncode=code)
-                )
+                self._report_exit(ended, pid=pid, code=os.waitstatus_to_exitcode(status))
 
     def _end_all(self) -> None:
         """Leave nothing: no worker, no process of one, no file of the job's runtime."""

@@ -101,10 +101,10 @@ def _hold(fd: int, name: str, context: WorkerContext) -> None:
     if not lock(fd, within_s=0):
         if context.watch is not None:
             who = os.pread(fd, 100, 0).decode("utf-8", "replace") or "another"
-            context.watch.wait_for(f"pliant.once({name!r}), which {who} runs")
+            context.watch.waits_for = f"pliant.once({name!r}), which {who} runs"
         lock(fd)
         if context.watch is not None:
-            context.watch.wait_for("")
+            context.watch.waits_for = ""
     os.ftruncate(fd, 0)
     os.pwrite(fd, _me(context).encode(), 0)
 

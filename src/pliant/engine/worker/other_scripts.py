@@ -51,16 +51,23 @@ class ScriptWatch:
         noted: Callable[[str], None],
         end: Callable[[str], None],
         environ: Mapping[str, str],
-        now_s: Callable[[], float] = time.monotonic,
+        allows_groups: bool,
     ) -> None:
-        """``end`` ends the process with a sentence; it may be called from any thread."""
+        """Of one script.
+
+        Args:
+            limit_s: in which it is to make its session.
+            noted: is told what people should know.
+            end: ends the process with a sentence; it may be called from any thread.
+            environ: the script's.
+            allows_groups: whether it may make process groups, as its replica has several workers.
+        """
         self._limit_s = limit_s
         self._noted = noted
         self._end = end
         self._environ = environ
-        self._allows_groups = False
-        self._now_s = now_s
-        self._since_s = now_s()
+        self._allows_groups = allows_groups
+        self._since_s = time.monotonic()
         self._main = threading.get_ident()
         self._lock = threading.Lock()
         self._finder = ImportWatch(self._on_import, (*TRAINERS, _GROUPS, _STEPS, _SPAWN))
@@ -71,11 +78,7 @@ class ScriptWatch:
         self._is_refused = False
         self._is_open = False
         self.waits_for = ""
-        """What another process does that the script waits for, for people."""
-
-    def wait_for(self, what: str) -> None:
-        """Say for what another process does the script waits; empty: for nothing any more."""
-        self.waits_for = what
+        """What another process does that the script waits for, for people; empty: nothing."""
 
     def open(self) -> None:
         """Begin to watch; what is loaded already is watched as what is loaded later."""
@@ -83,10 +86,6 @@ class ScriptWatch:
         sys.meta_path.insert(0, self._finder)
         for name in self._finder.names & sys.modules.keys():
             self._on_import(sys.modules[name])
-
-    def allow_groups(self) -> None:
-        """Let the script make process groups, before ``open``: its replica has several workers."""
-        self._allows_groups = True
 
     def close(self) -> None:
         """Watch no more: the script makes its session.  A second call does nothing."""
@@ -101,24 +100,25 @@ class ScriptWatch:
     def end_if_late(self) -> None:
         """End a script that has not made its session in time; any thread may call it, often."""
         with self._lock:
-            if not self._is_open or self._now_s() - self._since_s < self._limit_s:
+            if not self._is_open or time.monotonic() - self._since_s < self._limit_s:
                 return
             self._is_open = False
         # A documented function in spite of its name: what else tells where another thread is?
         frame = sys._current_frames().get(self._main)  # noqa: SLF001
         place = script_files.place_of_call(frame)
         where = f" and is at {place}" if place is not None else ""
-        limit = f"{self._limit_s:g} s"
+        late = f"the script has made no pliant.Session in {self._limit_s:g} s{where}"
         if self.waits_for:
-            self._end(
-                f"the script has made no pliant.Session in {limit}{where}: it waits for "
-                f"{self.waits_for}. If that needs longer, say so: --session-timeout 2h"
-            )
+            why = f": it waits for {self.waits_for}. If that needs longer"
+            self._end(f"{late}{why}, say so: --session-timeout 2h")
             return
+        suspicion = ""
+        if self._first is not None:
+            custom, finding, met_at = self._first
+            suspicion = f" under `{custom.section}`, for {finding}{_at(met_at)}"
         self._end(
-            f"the script has made no pliant.Session in {limit}{where}. If it needs longer to get "
-            f"there, say so: --session-timeout 2h; if it trains otherwise, {PAGE} shows what to "
-            f"change{self._suspicion()}"
+            f"{late}. If it needs longer to get there, say so: --session-timeout 2h; if it trains "
+            f"otherwise, {PAGE} shows what to change{suspicion}"
         )
 
     def last_sentence(self) -> str:
@@ -252,12 +252,6 @@ class ScriptWatch:
         if self._first is None:
             self._first = custom, finding, script_files.place_of_call(sys._getframe(1))  # noqa: SLF001
 
-    def _suspicion(self) -> str:
-        if self._first is None:
-            return ""
-        custom, finding, place = self._first
-        return f" under `{custom.section}`, for {finding}{_at(place)}"
-
 
 def _is_distributed(value: object) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
@@ -281,32 +275,17 @@ class ImportWatch(importlib.abc.MetaPathFinder):
         """Let the others find it, and hear of it once it is loaded."""
         if fullname not in self.names:
             return None
-        for finder in sys.meta_path:
-            if finder is not self:
-                spec = finder.find_spec(fullname, path, target)
-                if spec is not None:
-                    if spec.loader is not None:
-                        spec.loader = LoadingWatch(spec.loader, self._loaded)
-                    return spec
-        return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((one for one in specs if one is not None), None)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            run = loader.exec_module
 
+            def exec_module(module: ModuleType) -> None:
+                loader.exec_module = run
+                run(module)
+                self._loaded(module)
 
-class LoadingWatch(importlib.abc.Loader):
-    """Loads one module as its own loader does, and puts that back in its place."""
-
-    def __init__(self, loader: importlib.abc.Loader, loaded: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._loaded = loaded
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Make the module as its loader does."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run it, and say so."""
-        spec = module.__spec__
-        if spec is not None:
-            spec.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._loaded(module)
+            loader.exec_module = exec_module
+        return spec

@@ -9,16 +9,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.observe.explain import MAX_SHOWN, is_same
 from pliant.observe.prose import PROGRESS_S
-from pliant.wire.messages import Committed, Logged, Noted, Planned
+from pliant.wire.messages import Committed, Logged, Planned
 
 
-class Reporter(Protocol):
-    """Who passes on what a session has to say."""
+class Reporter:
+    """Who passes on what a session has to say; this one says nothing."""
 
     def planned(self, planned: Planned) -> None:
         """Say what a step consists of."""
@@ -36,7 +35,7 @@ class Reporter(Protocol):
         """Say what is left to say, as the session ends."""
 
 
-class Printer:
+class Printer(Reporter):
     """The reporter of a script that runs alone; logged values now and then, as ``pliant run``.
 
     Each set of names has its own clock, so that what is logged once an epoch is not passed over
@@ -48,12 +47,6 @@ class Printer:
         self._told: dict[tuple[str, ...], tuple[float, int]] = {}
         self._left: dict[tuple[str, ...], tuple[int, Mapping[str, float]]] = {}
         self._lasting: list[str] = []
-
-    def planned(self, planned: Planned) -> None:
-        """Say nothing: the script's author knows."""
-
-    def committed(self, committed: Committed) -> None:
-        """Say nothing: the script logs what it wants seen."""
 
     def logged(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, if the last of its kind was long enough ago; keep it else."""
@@ -87,7 +80,7 @@ class Printer:
             self._lasting.append(text)
 
 
-class WireReporter:
+class WireReporter(Reporter):
     """Sends what a session has to say to the agent; never blocks.
 
     Of several workers of a replica only the first speaks for it; the others pass on their notes.
@@ -116,9 +109,4 @@ class WireReporter:
 
     def noted(self, text: str, *, lasting: bool = False) -> None:
         """Pass on one sentence for people."""
-        context = self._context
-        note = Noted(replica=context.replica, text=text, worker=context.worker, lasting=lasting)
-        context.link.send(note, urgent=False)
-
-    def closed(self) -> None:
-        """Say nothing: all was passed on."""
+        self._context.note(text, lasting=lasting)
