@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -62,6 +62,24 @@ def preserved() -> Iterator[None]:
         here.device.restore_generators(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+
+def state_of(generator: Any) -> Any:
+    """Return the state of one of ``GENERATORS``; None: it has none, as the system's."""
+    match generator:
+        case torch.Generator():
+            return generator.get_state()
+        case np.random.Generator():
+            return generator.bit_generator.state
+        case np.random.RandomState():
+            return generator.get_state(legacy=True)
+        case random.SystemRandom():
+            return None
+        case _:
+            return generator.getstate()
 
 
 def seed_place(place: Place, *coordinates: int) -> None:

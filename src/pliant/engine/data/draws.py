@@ -11,7 +11,6 @@ A distributed sampler is taken for all replicas at once: a session divides the d
 from __future__ import annotations
 
 import copy
-import random
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -35,8 +34,6 @@ MAX_DEPTH = 3
 
 KEPT_EPOCHS = 2
 """The epoch that is trained on, and the next, which loader processes fetch ahead."""
-
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Draws:
@@ -162,7 +159,7 @@ def _parts(sampler: Any, depth: int) -> Iterator[Any]:
 def _generators(sampler: Any) -> list[Any]:
     """Return the generators that it and the samplers in it keep, each once."""
     kept = [value for one in _parts(sampler, MAX_DEPTH) for value in _attributes(one).values()]
-    return list({id(one): one for one in kept if isinstance(one, _GENERATORS)}.values())
+    return list({id(one): one for one in kept if isinstance(one, randomness.GENERATORS)}.values())
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
@@ -176,19 +173,7 @@ def _number_of(generator: Any) -> int:
     """
     if isinstance(generator, torch.Generator):
         return generator.initial_seed()
-    return order.mix(repr(_state_of(generator)))
-
-
-def _state_of(generator: Any) -> Any:
-    match generator:
-        case torch.Generator():
-            return generator.get_state()
-        case np.random.Generator():
-            return generator.bit_generator.state
-        case np.random.RandomState():
-            return generator.get_state(legacy=True)
-        case _:
-            return generator.getstate()
+    return order.mix(repr(randomness.state_of(generator)))
 
 
 def _set_state(generator: Any, state: Any) -> None:
@@ -215,11 +200,12 @@ def _seed(generator: Any, number: int) -> None:
 @contextmanager
 def _seeded(generators: list[tuple[Any, int]], seed: int, epoch: int) -> Iterator[None]:
     """Seed a sampler's own generators for an epoch; afterwards they are as they were."""
-    states = [_state_of(one) for one, _ in generators]
+    states = [randomness.state_of(one) for one, _ in generators]
     try:
         for one, number in generators:
             _seed(one, order.mix("sampler", seed, epoch, number))
         yield
     finally:
         for (one, _), state in zip(generators, states, strict=True):
-            _set_state(one, state)
+            if state is not None:
+                _set_state(one, state)

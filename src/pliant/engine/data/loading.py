@@ -37,7 +37,7 @@ from pliant.engine import randomness
 from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import PREFETCHED, Collate
 from pliant.engine.device import host
-from pliant.engine.guard.samples import SampleReport, SampleWords, words_of_samples
+from pliant.engine.guard.samples import SampleReport, SampleWords, word_of_item, words_of_samples
 from pliant.machine.descriptors import shortage
 from pliant.machine.processes import die_with_parent
 
@@ -400,9 +400,8 @@ def warn_if_random(dataset: Any, seed: int) -> None:
     A generator of the dataset's own cannot be reseeded: its draws depend on who fetched what.
     """
     with randomness.preserved():
-        first = _patiently(lambda: _first_item(dataset, seed))
-        again = _patiently(lambda: _first_item(dataset, seed))
-    if not _is_same(first, again):
+        items = [_patiently(lambda: _first_item(dataset, seed)) for _ in range(2)]
+    if len(set(map(word_of_item, items))) > 1:
         warnings.warn(
             f"{type(dataset).__name__}[0] gave two different items although torch, numpy and "
             "random were seeded alike: results will depend on which replica fetches what. Draw "
@@ -414,22 +413,6 @@ def warn_if_random(dataset: Any, seed: int) -> None:
 def _first_item(dataset: Any, seed: int) -> Any:
     randomness.seed_place("item", seed, 0, 0)
     return dataset[0]
-
-
-def _is_same(first: Any, again: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return isinstance(again, torch.Tensor) and torch.equal(
-            torch.nan_to_num(first), torch.nan_to_num(again)
-        )
-    if isinstance(first, dict):
-        return first.keys() == again.keys() and all(_is_same(first[k], again[k]) for k in first)
-    if isinstance(first, tuple | list):
-        return len(first) == len(again) and all(map(_is_same, first, again))
-    if hasattr(first, "tobytes"):  # numpy
-        return bool(first.tobytes() == again.tobytes())
-    if isinstance(first, str | bytes | int | float | bool):
-        return first == again or (first != first and again != again)  # nan
-    return True  # an object of the user's: nothing can be said
 
 
 def pack(batch: Any) -> bytes:

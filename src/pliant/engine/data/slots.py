@@ -176,12 +176,7 @@ class Slots:
         while self._left:
             position = self._left.pop(0)
             request = self._schedule.request(attempt.step, position.slot)
-            self._sums.open(
-                merges=position.merges,
-                part=position.part,
-                is_last_of_part=position.is_last_of_part,
-                is_last=position.is_last,
-            )
+            self._open_sums(position)
             if request is not None:
                 return (self._enter(position, request),)
             self._end(position, None)
@@ -364,6 +359,14 @@ class Slots:
         """Return the numbers of the parameters that a slot touched."""
         presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
         return [number for number, count in enumerate(presence.tolist()) if count]
+
+    def _open_sums(self, position: Position) -> None:
+        self._sums.open(
+            merges=position.merges,
+            part=position.part,
+            is_last_of_part=position.is_last_of_part,
+            is_last=position.is_last,
+        )
 
     def _push(self, position: Position, values: torch.Tensor | None) -> None:
         self._extras.push(

@@ -4,7 +4,7 @@ Owns the passes of an attempt: in each, every worker computes one slot of its sh
 nothing where there is none left for it, since what they compute in needs all of them.  After a
 pass every worker holds the leaves of all its slots, and adds them in the order in which one worker
 alone would: the bits do not depend on how many there are.  Must not know how leaves get from one
-worker to the other (``LeafTeam``), groups between replicas, or the protocol.
+worker to the other (``LeafExchange``), groups between replicas, or the protocol.
 
     pass          slot 0 | slot 1        one per shard, at the same time
     leaves        0 1    | 0 1           everybody has both
@@ -13,8 +13,8 @@ worker to the other (``LeafTeam``), groups between replicas, or the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -24,44 +24,14 @@ from pliant.engine.data.loading import BatchRequest
 from pliant.engine.data.slots import Attempt, Backwards, Slots
 from pliant.engine.device import host
 from pliant.engine.reduce.gradient_tree import Position
+from pliant.engine.sharding.shard_sums import LeafExchange
 from pliant.engine.sharding.stages import Shapes
-
-
-class LeafTeam(Protocol):
-    """The workers of a replica that compute different slots."""
-
-    @property
-    def num_shards(self) -> int:
-        """How many slots are computed at the same time."""
-
-    @property
-    def shard(self) -> int:
-        """Which of them is this worker's."""
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether a backward is done by all of them together."""
-
-    @property
-    def is_first_of_shard(self) -> bool:
-        """Whether this worker is the one that speaks for those who compute the same slots."""
-
-    def gather_values(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return what each shard says beside its leaves; every worker must call."""
-
-    def gather_leaves(
-        self, leaves: Mapping[int, torch.Tensor], present: Sequence[Sequence[int]]
-    ) -> list[dict[int, torch.Tensor]]:
-        """Return the leaves of each shard, by parameters' numbers; every worker must call.
-
-        ``present``: which each has.
-        """
 
 
 class TeamSlots(Slots):
     """See the module's text."""
 
-    def __init__(self, team: LeafTeam, **parts: Any) -> None:
+    def __init__(self, team: LeafExchange, **parts: Any) -> None:
         """``parts``: as ``Slots``."""
         super().__init__(**parts)
         self._team = team
@@ -133,12 +103,7 @@ class TeamSlots(Slots):
         for place in done.places:
             visit = self._visits[place]
             said, its_leaves = given.get(place, (None, {}))
-            self._sums.open(
-                merges=visit.merges,
-                part=visit.part,
-                is_last_of_part=visit.is_last_of_part,
-                is_last=visit.is_last,
-            )
+            self._open_sums(visit)
             is_computed = said is not None and self.is_computed(said)
             self._sums.put_leaves(its_leaves if is_computed else {})
             self._sums.close()

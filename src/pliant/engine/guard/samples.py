@@ -63,6 +63,11 @@ def words_of_samples(dataset: Any, seed: int) -> SampleWords:
     return words
 
 
+def word_of_item(item: object) -> str:
+    """Return a digest of what is known of an item; of objects of the script's nothing is."""
+    return _ItemLook().word(item, _ItemLook.depth)
+
+
 class SampleReport:
     """A pipe from the first loader process, which looks, to the session."""
 
@@ -120,8 +125,8 @@ def _drawn(dataset: Any, index: int, place: tuple[int, int, int], cheap_s: float
     return words.pop()
 
 
-class _SampleLook(Look):
-    """Arrays are looked at as a whole; paths are alike; what is of no known kind raises."""
+class _ItemLook(Look):
+    """Arrays are looked at as a whole; paths are alike."""
 
     depth = 100
 
@@ -132,9 +137,8 @@ class _SampleLook(Look):
             is_path = value.startswith("/") or "://" in value
             return "text" if is_path else digest("text", [value])
         if isinstance(value, torch.Tensor):
-            is_plain = host.is_here(value)
-            if not is_plain or value.is_quantized:
-                raise TypeError
+            if not host.is_here(value) or value.is_quantized:
+                return self.unknown(value)
             return tensor_word(value.contiguous(), most=max(1, value.numel()))
         if isinstance(value, np.ndarray):
             if value.dtype.kind == "U":  # texts, which may be paths
@@ -143,6 +147,10 @@ class _SampleLook(Look):
         if callable(getattr(value, "tobytes", None)) and hasattr(value, "mode"):  # one of Pillow's
             return digest(f"{value.mode} {np.shape(value)}", [value.tobytes()])
         return None
+
+
+class _SampleLook(_ItemLook):
+    """What is of no known kind raises."""
 
     def unknown(self, value: Any) -> str:
         raise TypeError

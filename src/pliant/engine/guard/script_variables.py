@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-import random
 import re
 import sys
 import time
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pliant.engine import randomness
 from pliant.engine.fingerprint import (
     CONTAINERS,
     SHOWN,
@@ -51,7 +51,6 @@ UNKNOWN_AGE_S = 600.0
 """How long a process has lived, where that cannot be known."""
 
 _NUMBERS = (bool, int, float, complex, np.generic, type(None))
-_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _NAMESPACES = (argparse.Namespace, SimpleNamespace)
 _PLAIN = (bool, int, float, str, type(None))
 _OF_ALL_MODULES = frozenset(vars(torch.nn.Module()))
@@ -93,7 +92,7 @@ class ScriptVariables:
         for each in self._known:
             _find_generators(type(each).__name__, each, found, seen)
         for name, value in _script_variables():
-            is_plain = isinstance(value, _GENERATORS) or _is_the_scripts(value)
+            is_plain = isinstance(value, randomness.GENERATORS) or _is_the_scripts(value)
             if is_plain and not name.startswith("__"):
                 _find_generators(name, value, found, seen)
         return found
@@ -137,8 +136,8 @@ class _VariablesLook(Look):
         if isinstance(value, torch.Tensor):
             is_known = is_sharded(value) or memory_of(value) in self._memory
             return "" if is_known else tensor_word(value, FEW)
-        if isinstance(value, _GENERATORS):
-            return digest(type(value).__qualname__, [repr(_state_of_generator(value))])
+        if isinstance(value, randomness.GENERATORS):
+            return _word_of_generator(type(value).__qualname__, value)
         return "" if isinstance(value, (*SHOWN, partial)) else None
 
     def parts(self, value: Any) -> Iterable[Any] | None:
@@ -186,8 +185,8 @@ def _find_generators(
     if id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, _GENERATORS):
-        found.setdefault(path, digest("", [repr(_state_of_generator(value))]))
+    if isinstance(value, randomness.GENERATORS):
+        found.setdefault(path, _word_of_generator("", value))
     elif depth and not isinstance(value, type | torch.Tensor):
         parts = value.named_modules() if isinstance(value, torch.nn.Module) else ()
         for name, part in (*parts, *getattr(value, "__dict__", {}).items()):
@@ -195,16 +194,9 @@ def _find_generators(
                 _find_generators(f"{path}.{name}" if name else path, part, found, seen, depth - 1)
 
 
-def _state_of_generator(value: Any) -> object:
-    if isinstance(value, torch.Generator):
-        return value.get_state().tolist()
-    if isinstance(value, random.SystemRandom):
-        return None  # it has none
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, np.random.RandomState):
-        return value.get_state(legacy=False)
-    return value.bit_generator.state
+def _word_of_generator(kind: str, value: Any) -> str:
+    state = randomness.state_of(value)
+    return digest(kind, [repr(state.tolist() if isinstance(state, torch.Tensor) else state)])
 
 
 def _is_the_scripts(value: object) -> bool:

@@ -100,7 +100,7 @@ def _is_partial(sharded: Any) -> bool:
 
 
 class LeafExchange:
-    """A ``LeafTeam`` over a process group."""
+    """What the workers of a replica that compute different slots give each other."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class LeafExchange:
         Args:
             layout: of the model here.
             group: of those who compute different slots; None: all compute the same.
-            is_first_of_shard: whether no other speaks for those who compute the same.
+            is_first_of_shard: whether no other speaks for those who compute the same slots.
             sharded: parameters whose leaves come by themselves.
         """
         self.is_sharded = bool(sharded)
@@ -134,13 +134,16 @@ class LeafExchange:
                 number += 1
 
     def gather_values(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return what each shard says beside its leaves."""
+        """Return what each shard says beside its leaves; every worker must call."""
         return list(self._gathered(values))
 
     def gather_leaves(
         self, leaves: Mapping[int, torch.Tensor], present: Sequence[Sequence[int]]
     ) -> list[dict[int, torch.Tensor]]:
-        """Return the leaves of each shard; what only others have is received here."""
+        """Return the leaves of each shard, by parameters' numbers; every worker must call.
+
+        ``present``: which each has.
+        """
         if self.num_shards == 1:
             return [dict(leaves)]
         there = [frozenset(numbers) for numbers in present]
