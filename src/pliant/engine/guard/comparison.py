@@ -155,14 +155,20 @@ class StateComparison:
             UsageError: the script has changed a parameter since the step began.
         """
         self._check_parameters()
-        return (
-            _digest(self._arguments) if self._arguments else UNKNOWN,
-            _digest(self._settings_of_step()),
-            UNKNOWN if self._modes is None else _digest(self._modes),
-            _digest(self._state.flags()),
-            _digest(self._part),
-            _digest(self._objects) if self._objects else UNKNOWN,
-        )
+        values = self._values().values()
+        return tuple(UNKNOWN if value is None else _digest(value) for value in values)
+
+    def _values(self) -> dict[str, Mapping[Any, Any] | None]:
+        """Return what each aspect consists of, in their order; None: nothing is known."""
+        draws = self._draws(self._step)
+        return {
+            "arguments": self._arguments or None,
+            "settings": self._settings() | ({"draws": draws} if draws else {}),
+            "modes": self._modes,
+            "flags": self._state.flags(),
+            "tensors": self._part,
+            "objects": self._objects or None,
+        }
 
     def alike(self, digests: Sequence[int]) -> tuple[int, ...]:
         """Return, of these, the digests of what every worker of a replica has, sharded or not.
@@ -189,18 +195,12 @@ class StateComparison:
     def named(self, aspect: int) -> Named:
         """Name what an aspect consists of."""
         match ASPECTS[aspect]:
-            case "arguments":
-                return naming.named(self._arguments)
-            case "settings":
-                return naming.named(self._settings_of_step())
-            case "modes":
-                return naming.named(self._modes or {})
-            case "flags":
-                return naming.named(self._state.flags())
             case "tensors":
                 return dict(naming.told(path, digest) for path, (*_, digest) in self._part.items())
-            case _:
+            case "objects":
                 return self._objects
+            case name:
+                return naming.named(self._values()[name] or {})
 
     def whole(self) -> Named:
         """Name everything, between two steps."""
@@ -209,10 +209,6 @@ class StateComparison:
         settings, flags = naming.named(self._settings()), naming.named(state.flags())
         first = naming.named(self._arguments) | settings
         return first | flags | tensors | naming.named(state.objects())
-
-    def _settings_of_step(self) -> dict[str, Any]:
-        draws = self._draws(self._step)
-        return self._settings() | ({"draws": draws} if draws else {})
 
     def _check_parameters(self) -> None:
         """See what neither a version nor an address tells: ``weight.data.mul_(2)``."""

@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,17 +43,46 @@ _FORM = 2
 _TOO_MANY = ""
 """Under this name: not every attribute was looked at."""
 
-_FOR_DATASETS = (
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """What has values that differ."""
+
+    name: str
+    condition: str
+    instead: str
+    """What a script may do."""
+
+    def told(self, mine: Words, theirs: Words, names: Sequence[str], where: str) -> str:
+        """Say what the first of these names are here, and what they are there."""
+        said = [
+            f"{name!r} is {mine.get(name, 'missing')} here and {theirs.get(name, 'missing')} "
+            f"{where}"
+            for name in names
+        ]
+        return (
+            f"the {self.name}'s {in_words(said, MAX_NAMED)}: if {self.condition}, this run depends "
+            f"on who joined when; {self.instead}"
+        )
+
+
+_DATASET = _Holder(
+    "dataset",
+    "samples depend on it",
     "what a tail changes in a dataset reaches a joiner through extra_state= (and only with "
-    "num_workers=0), or is computed in the loop from step.index"
+    "num_workers=0), or is computed in the loop from step.index",
 )
-_FOR_MODULES = (
+_MODEL = _Holder(
+    "model",
+    "a forward depends on it",
     "what a tail changes in a module reaches a joiner in a buffer or by get_extra_state, or is set "
-    "in the loop from step.index"
+    "in the loop from step.index",
 )
-_FOR_VARIABLES = (
+_SCRIPT = _Holder(
+    "script",
+    "what it trains or writes depends on it",
     "what a tail changes reaches a joiner in extra_state= (objects with state_dict and "
-    "load_state_dict), or is computed in the loop from step.index"
+    "load_state_dict), or is computed in the loop from step.index",
 )
 
 
@@ -97,10 +127,7 @@ class DatasetAttributes:
         for theirs, volatile in map(_unpack, others):
             names = [n for n in different(mine, theirs) if n not in self.volatile | volatile]
             if names:
-                return (
-                    f"the dataset's {_told(mine, theirs, names, where)}: if samples depend on it, "
-                    f"this run depends on who joined when; {_FOR_DATASETS}"
-                )
+                return _DATASET.told(mine, theirs, names, where)
         return ""
 
     def unseen(self) -> str:
@@ -114,13 +141,13 @@ class DatasetAttributes:
             return (
                 f"the dataset's {_listed(shared)} in shared memory changed while loader processes "
                 "fetch ahead: if samples depend on it, they depend on how far ahead each replica's "
-                f"are; {_FOR_DATASETS}"
+                f"are; {_DATASET.instead}"
             )
         if not names:
             return ""
         return (
             f"the dataset's {_listed(names)} changed after the loader processes had started, which "
-            f"do not see it; {_FOR_DATASETS}"
+            f"do not see it; {_DATASET.instead}"
         )
 
 
@@ -152,9 +179,8 @@ class Differences:
         self._variables_before: Words | None = None
         self._loop: Names | None = None
         self._has_told = self._has_said_unseen = False
-        self._unlike: list[tuple[Words, Words, str]] = []
+        self._unlike: list[tuple[_Holder, Words, Words, str]] = []
         """Mine and theirs, and where those are; until the first step."""
-        self._unlike_variables: list[tuple[Words, Words, str]] = []
 
     # --- with others ------------------------------------------------------------------------
 
@@ -172,15 +198,12 @@ class Differences:
         parts = [one.split(b"\n") for one in others]
         if said := self.dataset.unlike([dataset for dataset, *_ in parts], where):
             self._noted(said)
-        mine, variables = words_of_modules(self._model), self._variables.words()
-        self._unlike_variables = []
-        for each in parts:
-            if len(each) < 3:  # of an old run
-                continue
-            theirs, volatile = _unpack(each[1])
-            self._volatile |= volatile
-            self._unlike.append((mine, theirs, where))
-            self._unlike_variables.append((variables, _unpack(each[2])[0], where))
+        mine = (_MODEL, words_of_modules(self._model)), (_SCRIPT, self._variables.words())
+        for _, *packed in parts:  # an old run has fewer
+            for (holder, words), one in zip(mine, packed, strict=False):
+                theirs, volatile = _unpack(one)
+                self._volatile |= volatile
+                self._unlike.append((holder, words, theirs, where))
         self._tell_environment([json.loads(each[3] or b"{}") for each in parts if len(each) > 3])
 
     def _tell_environment(self, others: Sequence[Words]) -> None:
@@ -214,39 +237,28 @@ class Differences:
 
     def on_step(self, step: int) -> None:
         """A step is computed from here on; say what still differs."""
-        unlike, self._unlike_variables = self._unlike_variables, []
-        now = self._variables.words() if unlike else {}
-        what = "what it trains or writes depends on it"
-        self._tell_first(unlike, now, set(), "script", what, _FOR_VARIABLES)
+        unlike, self._unlike = self._unlike, []
         is_time = self._num_learned < LEARNED_FROM or step & (step - 1) == 0
-        if not is_time and not self._unlike:
+        if not is_time and not unlike:
             self._before = None
             return
         now = self._before = words_of_modules(self._model)
         self._variables_before = None
         self._drawn_before = self._variables.generators()
-        unlike, self._unlike = self._unlike, []
-        what = "a forward depends on it"
-        self._tell_first(unlike, now, self._volatile, "model", what, _FOR_MODULES)
+        if unlike:
+            self._tell_first(_SCRIPT, unlike, self._variables.words())
+            self._tell_first(_MODEL, unlike, now)
 
     def _tell_first(
-        self,
-        unlike: Sequence[tuple[Words, Words, str]],
-        now: Words,
-        volatile: set[str],
-        whose: str,
-        condition: str,
-        instead: str,
+        self, holder: _Holder, unlike: Sequence[tuple[_Holder, Words, Words, str]], now: Words
     ) -> None:
         """Say what is another where the run is, and was not set here since."""
-        for mine, theirs, where in unlike:
+        volatile = self._volatile if holder is _MODEL else set()
+        for whose, mine, theirs, where in unlike:
             known = mine.keys() & theirs.keys() - volatile
             names = sorted(n for n in known if mine[n] != theirs[n] and mine[n] == now.get(n))
-            if names:
-                self._noted(
-                    f"the {whose}'s {_told(mine, theirs, names, where)}: if {condition}, this run "
-                    f"depends on who joined when; {instead}"
-                )
+            if whose is holder and names:
+                self._noted(holder.told(mine, theirs, names, where))
                 return
 
     def on_batch(self, step: int) -> None:
@@ -381,15 +393,6 @@ def _unpack(packed: bytes) -> tuple[Words, set[str]]:
     except (ValueError, TypeError):
         form = None
     return (words, set(volatile)) if form == _FORM else ({_TOO_MANY: ""}, set())
-
-
-def _told(mine: Words, theirs: Words, names: Sequence[str], where: str) -> str:
-    """Say what the first of these names are here, and what they are there."""
-    said = [
-        f"{name!r} is {mine.get(name, 'missing')} here and {theirs.get(name, 'missing')} {where}"
-        for name in names
-    ]
-    return in_words(said, MAX_NAMED)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -64,7 +64,7 @@ class ScriptCalls:
         self._optimizers = {id(optimizer) for optimizer in optimizers}
         self._schedulers = {id(scheduler) for scheduler in schedulers}
         self._extra = list(extra)
-        self._originals: list[tuple[Any, str, Callable[..., Any]]] = []
+        self._undo = ExitStack()
         self._idle: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         """Optimizers that the script has made since, over parameters here, and never stepped."""
         self._num_works = 0
@@ -95,9 +95,7 @@ class ScriptCalls:
 
     def on_end(self) -> None:
         """Let everything be as it was; a second call does nothing."""
-        while self._originals:
-            holder, name, original = self._originals.pop()
-            setattr(holder, name, original)
+        self._undo.close()
 
     def on_step(self, step: int) -> None:
         """Refuse to go on beside an optimizer that the script made since, and does not use.
@@ -134,27 +132,26 @@ class ScriptCalls:
                 self._idle[key] = weakref.ref(optimizer)
                 optimizer.register_step_pre_hook(lambda *_: self._forget_idle(key))
 
-        self._originals.append((kind, "__init__", make))
-        kind.__init__ = made
+        _put(self._undo, kind, "__init__", made)
 
     def _replace(
         self,
         holder: Any,
         name: str,
         check: Callable[..., Any],
-        call: Callable[..., Any] = lambda function, *args, **kwargs: function(*args, **kwargs),
+        call: Callable[..., Any] | None = None,
     ) -> None:
         original = getattr(holder, name)
+        run = original if call is None else partial(call, original)
 
         @functools.wraps(original)
         def checked(*args: Any, **kwargs: Any) -> Any:
             if self._is_inside and not self._num_works and (read := check(*args, **kwargs)):
                 args = read
                 kwargs.pop("parameters", None)
-            return call(original, *args, **kwargs)
+            return run(*args, **kwargs)
 
-        self._originals.append((holder, name, original))
-        setattr(holder, name, checked)
+        _put(self._undo, holder, name, checked)
 
     def _clip(
         self, name: str, bound: str, instead: str, parameters: Any = None, *args: Any, **more: Any
@@ -200,6 +197,12 @@ class ScriptCalls:
             )
 
 
+def _put(undo: ExitStack, holder: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replace a function until ``undo`` is closed."""
+    undo.callback(setattr, holder, name, getattr(holder, name))
+    setattr(holder, name, function)
+
+
 def _warning_the_caller(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call what warns of the line that calls it: that one is the script's, and not here.
 
@@ -239,17 +242,6 @@ _TRAIN_ON = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Place:
-    """One micro-batch of a step, or its head."""
-
-    step: int
-    is_head: bool
-
-    def __str__(self) -> str:
-        return f"step {self.step}" if self.is_head else f"this micro-batch of step {self.step}"
-
-
 _iterate = DataLoader.__iter__
 """As torch has it: a watch puts another in its place."""
 
@@ -264,59 +256,62 @@ class OtherLoaders:
 
     def __init__(self, dataset: object) -> None:
         self._dataset = dataset
-        self._place: _Place | None = None
+        self._undo = ExitStack()
         self._thread = 0
-        self._made: WeakKeyDictionary[object, tuple[_Place | None, bool]] = WeakKeyDictionary()
-        """Iterators: where each was made, and whether it is over the session's dataset."""
-        self._originals: tuple[Any, Any] | None = None
+        self._visits = 0
+        """Heads of steps and micro-batches that the script has entered."""
+        self._step, self._is_head = -1, False
+        """The step that the script is in; -1: it is elsewhere."""
+        self._made: WeakKeyDictionary[object, tuple[int, bool]] = WeakKeyDictionary()
+        """Iterators: in which visit each was made, and whether it is over the session's dataset."""
 
     def on_head(self, step: int | None) -> None:
         """From now on the script is in the head of a step."""
         if step is not None:
-            self._place = _Place(step, is_head=True)
+            self._step, self._is_head, self._visits = step, True, self._visits + 1
 
     def on_given(self, step: int) -> None:
         """From now on the script computes a micro-batch."""
-        self._place = _Place(step, is_head=False)
+        self._step, self._is_head, self._visits = step, False, self._visits + 1
 
     def on_batch(self, step: int) -> None:
         """From now on anything may be drawn."""
-        self._place = None
+        self._step = -1
 
     def on_session(self) -> None:
         """Begin to watch."""
-        make, draw = self._originals = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        make, draw = DataLoader.__iter__, _BaseDataLoaderIter.__next__
         self._thread = threading.get_ident()
 
         def made(loader: DataLoader[Any]) -> Iterator[Any]:
             iterator: Iterator[Any] = make(loader)
-            self._made[iterator] = self._place, loader.dataset is self._dataset
+            visit = self._visits if self._step >= 0 else 0
+            self._made[iterator] = visit, loader.dataset is self._dataset
             return iterator
 
         def drawn(iterator: _BaseDataLoaderIter) -> Any:
-            if self._place is not None and threading.get_ident() == self._thread:
-                self._check(iterator, self._place)
+            if self._step >= 0 and threading.get_ident() == self._thread:
+                self._check(iterator)
             return draw(iterator)
 
-        DataLoader.__iter__ = made  # type: ignore[method-assign, assignment]
-        _BaseDataLoaderIter.__next__ = drawn  # type: ignore[method-assign, assignment]
+        _put(self._undo, DataLoader, "__iter__", made)
+        _put(self._undo, _BaseDataLoaderIter, "__next__", drawn)
 
     def on_end(self) -> None:
         """Let every DataLoader be as it was; a second call does nothing."""
-        if self._originals is not None:
-            DataLoader.__iter__, _BaseDataLoaderIter.__next__ = self._originals  # type: ignore[method-assign]
-            self._originals = None
+        self._undo.close()
 
-    def _check(self, iterator: _BaseDataLoaderIter, place: _Place) -> None:
-        made_at, is_own = self._made.get(iterator, (None, False))
-        if made_at is not place:
+    def _check(self, iterator: _BaseDataLoaderIter) -> None:
+        visit, is_own = self._made.get(iterator, (0, False))
+        if visit != self._visits:
+            place = f"{'' if self._is_head else 'this micro-batch of '}step {self._step}"
             raise UsageError(
                 f"an iterator of a DataLoader that was made before {place} was drawn from there: "
                 f"what it gives is another thing on every replica; {_TRAIN_ON}, or make the "
                 "iterator there"
             )
-        if is_own and not place.is_head:
+        if is_own and not self._is_head:
             raise UsageError(
                 "a DataLoader over the session's own dataset was drawn from inside the loop over "
-                f"step {place.step}; {_TRAIN_ON}"
+                f"step {self._step}; {_TRAIN_ON}"
             )
