@@ -227,44 +227,22 @@ def unreached_session() -> str:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
             continue
-        found = _session_in(tree)
-        if found is None:
+        nodes, names = list(ast.walk(tree)), set(_names_of_session(tree))
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        lines = [call.lineno for call in calls if ast.unparse(call.func) in names]
+        if not lines:
             continue
-        line, is_guarded = found
-        place = Place(str(path), line)
-        if is_guarded and str(path) != getattr(sys.modules.get("__main__"), "__file__", ""):
+        place = Place(str(path), lines[0])
+        tests = [ast.unparse(node.test) for node in nodes if isinstance(node, ast.If)]
+        is_main = str(path) == getattr(sys.modules.get("__main__"), "__file__", "")
+        if not is_main and any("__name__" in test for test in tests):
             return (
-                f'. One is made at {place}, under `if __name__ == "__main__":`, which does not '
-                f"run where {shown(str(path))} is imported; start that file, or call "
-                "a function of it"
+                f'. One is made at {place}; what stands there under `if __name__ == "__main__":` '
+                f"does not run where {shown(str(path))} is imported: start that file, or call a "
+                "function of it"
             )
         return f". One is made at {place}, but the script did not come there"
     return ""
-
-
-def _session_in(tree: ast.AST) -> tuple[int, bool] | None:
-    """Return where pliant's Session is called first, and whether for the main file only."""
-    names = set(_names_of_session(tree))
-    guarded: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
-            guarded.update(id(inner) for each in node.body for inner in ast.walk(each))
-    functions = {
-        node.name: node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    called = {
-        node.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and id(node) in guarded
-    }
-    for name in called & functions.keys():
-        guarded.update(id(inner) for inner in ast.walk(functions[name]))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
-            return node.lineno, id(node) in guarded
-    return None
 
 
 def _names_of_session(tree: ast.AST) -> Iterator[str]:

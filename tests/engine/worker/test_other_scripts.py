@@ -401,7 +401,7 @@ def test_who_makes_it_in_time_may_take_its_time_afterwards(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("import loop\n", 'One is made at loop.py, line 3, under `if __name__ == "__main__":`'),
+        ("import loop\n", "One is made at loop.py, line 3; what stands there under `if __name__"),
         ("import pliant\nif not 1:\n    pliant.Session()\n", "made at train.py, line 3, but the"),
         ("import argparse\nargparse.ArgumentParser().parse_args(['-h'])\n", "showed its help and"),
         ("import sys\nsys.exit()\n", "the script ended without opening a pliant.Session; train"),

@@ -37,7 +37,7 @@ from pliant.engine import randomness
 from pliant.engine.data.draws import Draws
 from pliant.engine.data.from_loader import PREFETCHED, Collate
 from pliant.engine.device import host
-from pliant.engine.guard.samples import SampleReport, SampleWords, word_of_item, words_of_samples
+from pliant.engine.guard.samples import SampleWords, word_of_item, words_of_samples
 from pliant.machine.descriptors import shortage
 from pliant.machine.processes import die_with_parent
 
@@ -48,6 +48,10 @@ SHORT_S, RETRY_S = 15.0, 0.1
 
 MAX_REASON_CHARACTERS = 300
 """Of what ``default_collate`` says: it may show whole tensors."""
+
+
+_SAMPLES = "samples"
+"""A request: say what some of them are."""
 
 
 class Samples(Protocol):
@@ -72,8 +76,8 @@ class Fetched(NamedTuple):
 
     request: BatchRequest
     batch: Any
+    """As bytes, if a loader process has fetched it."""
     num_items: int
-    is_packed: bool
     failure: str = ""
     """What ``default_collate`` says of items that it cannot make a batch of."""
 
@@ -162,8 +166,9 @@ class SlotLoader:
         self._plan: Iterator[BatchRequest] = iter(())
         self._in_flight: set[tuple[int, int]] = set()
         self._ready: dict[tuple[int, int], Fetched] = {}
-        self._report = SampleReport() if num_workers and is_compared else None
-        slots = _Slots(dataset, schedule.seed, collate_fn or default_collate, self._report)
+        self._is_told = num_workers > 0 and is_compared
+        """The first loader process says first what some samples are."""
+        slots = _Slots(dataset, schedule.seed, collate_fn or default_collate)
         self._loader = DataLoader(
             slots,
             batch_size=None,
@@ -176,7 +181,7 @@ class SlotLoader:
             prefetch_factor=prefetch_factor if num_workers else None,
             timeout=timeout_s if num_workers else 0,
         )
-        self._iterator: Iterator[Fetched | None] | None = None
+        self._iterator: Iterator[Fetched | SampleWords | None] | None = None
 
     def open(self) -> None:
         """Start the loader workers; before the first process group is connected.
@@ -184,18 +189,15 @@ class SlotLoader:
         Samples are in host memory, whatever default device the script has set: torch draws a seed
         there, which a forked process cannot.
         """
-        if self._report is not None:
-            self._report.open()
         with torch.device(host.LOCATION):
             self._iterator = iter(self._loader)
-        if self._report is not None:
-            self._report.begun()
 
     def samples(self) -> SampleWords:
         """Return a few samples in words, once they are fetched; once, after ``open``."""
-        if self._report is None:
+        if self._iterator is None or not self._loader.num_workers:
             return words_of_samples(self._dataset, self._schedule.seed)
-        return self._report.read()
+        words = next(self._iterator)
+        return words if isinstance(words, dict) else {}
 
     def want(self, step: int, slots: Sequence[int]) -> None:
         """From now on ask for these slots of ``step``, then of the steps after it."""
@@ -215,7 +217,7 @@ class SlotLoader:
                 fetched = next(self._iterator)
             except StopIteration as error:  # from an endless iterator: it would end the user's loop
                 raise RuntimeError("the dataset or collate_fn raised StopIteration") from error
-            if fetched is not None:
+            if isinstance(fetched, Fetched):
                 found = fetched.request.step, fetched.request.slot
                 self._in_flight.discard(found)
                 self._ready[found] = fetched
@@ -231,7 +233,7 @@ class SlotLoader:
                 f"the dataset's __getitems__ returned {fetched.num_items} items for "
                 f"{len(request.samples)} indices; return one for each"
             )
-        return unpack(fetched.batch) if fetched.is_packed else fetched.batch
+        return unpack(fetched.batch) if self._loader.num_workers else fetched.batch
 
     def forget(self, before: int) -> None:
         """Drop what was fetched for steps before this one."""
@@ -241,8 +243,6 @@ class SlotLoader:
     def close(self) -> None:
         """End the loader workers."""
         self._ready.clear()
-        if self._report is not None:
-            self._report.close()
         iterator, self._iterator = self._iterator, None
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:  # dropping the iterator does the same, but only when collected
@@ -259,7 +259,10 @@ class SlotLoader:
                     yield request
             step += 1
 
-    def _next_request(self) -> BatchRequest | None:
+    def _next_request(self) -> BatchRequest | str | None:
+        if self._is_told:
+            self._is_told = False
+            return _SAMPLES
         for request in islice(self._plan, 2 * self._num_slots):
             key = request.step, request.slot
             if key not in self._in_flight and key not in self._ready:
@@ -285,14 +288,11 @@ class SlotLoader:
             )
 
 
-class _Slots(Dataset["Fetched | None"]):
+class _Slots(Dataset["Fetched | SampleWords | None"]):
     """The user's dataset, fetched a slot at a time with the random numbers of that slot."""
 
-    def __init__(
-        self, dataset: Samples, seed: int, collate_fn: Collate, report: SampleReport | None
-    ) -> None:
+    def __init__(self, dataset: Samples, seed: int, collate_fn: Collate) -> None:
         self._dataset = dataset
-        self._report = report
         self._seed = seed
         self._collate_fn = collate_fn
         self._fetch_all = getattr(dataset, "__getitems__", None)
@@ -302,15 +302,18 @@ class _Slots(Dataset["Fetched | None"]):
         info = torch.utils.data.get_worker_info()
         object.__setattr__(info, "dataset", self._dataset)  # it takes no assignment
 
-    def check(self, *, is_first: bool) -> None:
-        """Warn if the dataset draws random numbers that cannot be seeded, and tell some samples."""
-        if is_first:
-            warn_if_random(self._dataset, self._seed)
-        if self._report is not None:
-            self._report.write(words_of_samples(self._dataset, self._seed) if is_first else {})
+    def check(self) -> None:
+        """Warn if the dataset draws random numbers that cannot be seeded."""
+        warn_if_random(self._dataset, self._seed)
 
-    def __getitem__(self, request: BatchRequest | None) -> Fetched | None:
-        return None if request is None else _patiently(lambda: self._fetch(request))
+    def __getitem__(self, request: BatchRequest | str | None) -> Fetched | SampleWords | None:
+        match request:
+            case None:
+                return None
+            case str():
+                return words_of_samples(self._dataset, self._seed)
+            case _:
+                return _patiently(lambda: self._fetch(request))
 
     def _fetch(self, request: BatchRequest) -> Fetched:
         if self._fetch_all is not None:
@@ -327,10 +330,9 @@ class _Slots(Dataset["Fetched | None"]):
         except (TypeError, RuntimeError, KeyError, AttributeError) as error:
             if self._collate_fn is not default_collate or shortage(error) is not None:
                 raise
-            return Fetched(request, None, len(items), is_packed=False, failure=_said_by(error))
-        if torch.utils.data.get_worker_info() is None:
-            return Fetched(request, batch, len(items), is_packed=False)
-        return Fetched(request, pack(batch), len(items), is_packed=True)
+            return Fetched(request, None, len(items), _said_by(error))
+        is_here = torch.utils.data.get_worker_info() is None
+        return Fetched(request, batch if is_here else pack(batch), len(items))
 
 
 def _start_loader_worker(
@@ -346,7 +348,8 @@ def _start_loader_worker(
     slots.show()
     if worker_init_fn is not None:
         worker_init_fn(worker)
-    slots.check(is_first=worker == 0)
+    if worker == 0:
+        slots.check()
 
 
 def _patiently(fetch: Callable[[], T]) -> T:

@@ -2,18 +2,15 @@
 
 Another copy of the data behind the same path is in the sum of every step, and nobody sees it.  Owns
 which samples are looked at, when one says nothing (it is another one each time, or something of no
-known kind), and how what loader processes fetched gets to the session.  Must not know who compares.
+known kind).  Must not know who compares.
 
 Not seen: data that differ elsewhere, and paths, which may differ between hosts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import PurePath
 from typing import Any
 
@@ -39,9 +36,6 @@ CHEAP_S = 0.05
 ENOUGH_S = 0.5
 """Once this long was looked, no further sample is: they come from far away."""
 
-WAIT_S = 10.0
-"""Longest wait for what the first loader process fetches, in seconds."""
-
 SampleWords = dict[int, str]
 
 _VARIES = ""
@@ -66,42 +60,6 @@ def words_of_samples(dataset: Any, seed: int) -> SampleWords:
 def word_of_item(item: object) -> str:
     """Return a digest of what is known of an item; of objects of the script's nothing is."""
     return _ItemLook().word(item, _ItemLook.depth)
-
-
-class SampleReport:
-    """A pipe from the first loader process, which looks, to the session."""
-
-    def __init__(self) -> None:
-        self._ends: list[Connection[Any, Any]] = []
-
-    def open(self) -> None:
-        """Make it; before loader processes start, which have both ends then."""
-        self._ends = list(Pipe(duplex=False))
-
-    def begun(self) -> None:
-        """They have started: only they write."""
-        self._ends[1].close()
-
-    def write(self, words: SampleWords) -> None:
-        """In a loader process, once: say what was found; nothing: it is not the first one."""
-        with contextlib.suppress(OSError):  # the session has closed, or its process has ended
-            if words:
-                self._ends[1].send(words)
-        self.close()
-
-    def read(self) -> SampleWords:
-        """Return what the first loader process says; nothing if it takes too long.  Once."""
-        words: SampleWords = {}
-        with contextlib.suppress(EOFError, OSError):  # it has ended, or has nothing to say
-            if self._ends and self._ends[0].poll(WAIT_S):
-                words = self._ends[0].recv()
-        self.close()
-        return words
-
-    def close(self) -> None:
-        """Give both ends back."""
-        for end in self._ends:
-            end.close()
 
 
 def _indices(size: int, seed: int) -> Iterable[int]:
