@@ -45,7 +45,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.text import in_words
 from pliant.engine import script_files
 from pliant.machine import run_files
-from pliant.machine.files import PRIVATE, make_once, make_private_directory
+from pliant.machine.files import PRIVATE, make_once, make_private_directory, open_private
 from pliant.wire.launch import Assignment
 
 MAX_FILES = 1000
@@ -127,7 +127,7 @@ class FileRecord:
             noted: is told what people should know.
         """
         self._place, self._worker, self._noted = place, worker, noted
-        self._roots, self._left_out = tuple(roots), list(left_out)
+        self._roots, self._left_out = tuple(f"{one}/" for one in roots), list(left_out)
         self._thread = threading.get_ident()
         self._reads: dict[str, Word] = {}
         self._wrote: set[tuple[str, bool]] = set()
@@ -171,9 +171,7 @@ class FileRecord:
 
     def unlike(self, theirs: Mapping[str, Word]) -> list[str]:
         """Return which files were read here with other content, but those that the run wrote."""
-        changed = differing(self._reads, theirs)
-        own = {path for path, _, is_later in self._written() if is_later} if changed else set()
-        return [script_files.shown(path) for path in changed if path not in own]
+        return [script_files.shown(path) for path in differing(self.reads(), theirs)]
 
     def reads(self) -> dict[str, Word]:
         """Return what was read and not written by the run since, by path."""
@@ -193,7 +191,7 @@ class FileRecord:
             with suppress(OSError), self.paused():
                 directory = self._place / TRAINS
                 make_private_directory(directory)
-                self._lock = os.open(directory / self._worker, os.O_RDWR | os.O_CREAT, PRIVATE)
+                self._lock = open_private(directory / self._worker, os.O_RDWR)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
                 self._note_open()
 
@@ -345,8 +343,11 @@ class FileRecord:
         if not isinstance(given, str | bytes | os.PathLike):
             return None  # a descriptor
         path = os.path.abspath(os.fsdecode(given))  # noqa: PTH100
-        is_within = any(path == root or path.startswith(f"{root}/") for root in self._roots)
-        if not is_within or path.endswith(_NO_DATA) or not script_files.is_own(path):
+        if (
+            not f"{path}/".startswith(self._roots)
+            or path.endswith(_NO_DATA)
+            or not script_files.is_own(path)
+        ):
             return None
         if any(path.startswith(f"{one}/") for one in self._left_out):
             return None
@@ -374,8 +375,7 @@ class FileRecord:
         self._wrote.add(said)
         line = json.dumps([path, self._worker if who is None else who, said[1]]).encode() + b"\n"
         with suppress(OSError), self.paused():
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            fd = os.open(self._place / WRITTEN, flags, PRIVATE)
+            fd = open_private(self._place / WRITTEN, os.O_WRONLY | os.O_APPEND)
             try:
                 os.write(fd, line)
             finally:
@@ -398,10 +398,8 @@ class FileRecord:
         if self._lock >= 0 or not os.path.lexists(path):
             return
         theirs = [(who, one) for one, who, _ in self._written() if who != self._worker]
-        inside = [(who, one) for who, one in theirs if one == path or one.startswith(f"{path}/")]
-        who, hit = min(
-            ((who, one) for who, one in inside if os.path.lexists(one)), default=("", "")
-        )
+        inside = [each for each in theirs if f"{each[1]}/".startswith(f"{path}/")]
+        who, hit = min((each for each in inside if os.path.lexists(each[1])), default=("", ""))
         if not hit:
             return
         name = script_files.shown(path)
@@ -418,12 +416,8 @@ class FileRecord:
 
     def _others_train(self) -> bool:
         """Whether a worker lives that has committed a step, but this one."""
-        for path in (self._place / TRAINS).glob("*"):
-            if path.name == self._worker:
-                continue
-            if _is_locked(path):
-                return True
-        return False
+        workers = (self._place / TRAINS).glob("*")
+        return any(_is_locked(path) for path in workers if path.name != self._worker)
 
     def _goes_on(self) -> bool:
         """Whether workers have trained, and have left a checkpoint; else all is done again."""

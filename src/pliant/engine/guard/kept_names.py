@@ -13,9 +13,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 _SHOWS = frozenset({"print", "log", "info", "debug", "write", "set_postfix", "set_description"})
 """Calls that show a value: nothing is computed from it."""
+
+_FIRST = frozenset({"generators", "iter", "value"})
+"""Parts of a piece of text that run before the others."""
 
 
 @dataclass(slots=True)
@@ -86,71 +90,50 @@ def _parsed(text: bytes) -> ast.AST:
 
 
 def _names_of(text: Iterable[ast.AST]) -> Names:
-    look = _Reading()
-    for node in text:
-        look.visit(node)
-    return look.names
+    names, known = Names(), set[str]()
+    for path, what in (event for node in text for event in _events(node)):
+        if what == "set":
+            known.add(path)
+            names.written.add(path)
+        elif known.isdisjoint(_holders(path)):
+            (names.used if what == "used" else names.added).add(path)
+            if what == "added":
+                names.written.add(path)
+    return names
 
 
-class _Reading(ast.NodeVisitor):
-    """Goes through a piece of text as it runs, values before what they are assigned to."""
-
-    def __init__(self) -> None:
-        self.names = Names()
-        self._set: set[str] = set()
-
-    def visit(self, node: ast.AST) -> None:
-        """Note what a piece of text does."""
-        match node:
-            case ast.Name() | ast.Attribute() if path := _path_of(node):
-                self._note(path, is_set=isinstance(node.ctx, ast.Store))
-            case ast.Assign(targets=targets, value=value):
-                self._all(value, *targets)
-            case (
-                ast.AnnAssign(target=target, value=value)
-                | ast.NamedExpr(target=target, value=value)
-            ):
-                self._all(value, target)
-            case ast.For(target=target, iter=items, body=body):
-                self._all(items, target, *body)
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-                self._all(*node.generators, node.elt)
-            case ast.comprehension(target=target, iter=items, ifs=ifs):
-                self._all(items, target, *ifs)
-            case ast.AugAssign(target=target, value=value):
-                self._all(value)
-                self._add(target)
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=holder)) as call) if not _shows(
-                call
-            ):
-                self._all(*call.args, *call.keywords)
-                self._add(holder)
-            case ast.Call(func=func, args=args, keywords=keywords):
-                if not _shows(node):
-                    self._all(getattr(func, "value", func), *args, *keywords)
-            case _:
-                self.generic_visit(node)
-
-    def _all(self, *parts: ast.AST | None) -> None:
-        for part in parts:
-            if part is not None:
-                self.visit(part)
-
-    def _note(self, path: str, *, is_set: bool) -> None:
-        if is_set:
-            self._set.add(path)
-            self.names.written.add(path)
-        elif self._set.isdisjoint(_holders(path)):
-            self.names.used.add(path)
-
-    def _add(self, target: ast.AST) -> None:
-        path = _path_of(target)
-        if path is not None and self._set.isdisjoint(_holders(path)):
-            self.names.added.add(path)
-            self.names.written.add(path)
+def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield which names a piece of text uses, sets and adds to, values before their targets."""
+    added: ast.AST | None = None
+    parts: list[Any]
+    match node:
+        case ast.Name() | ast.Attribute() if path := _path_of(node):
+            yield path, "set" if isinstance(node.ctx, ast.Store) else "used"
+            return
+        case ast.AugAssign(target=target, value=value):
+            parts, added = [value], target
+        case ast.Call() if _shows(node):
+            return
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=holder), args=args, keywords=more)
+        ) if not _shows(node.value):
+            parts, added = [*args, *more], holder
+        case ast.Call(func=func, args=args, keywords=more):
+            parts = [getattr(func, "value", func), *args, *more]
+        case _:
+            fields = sorted(node._fields, key=lambda name: name not in _FIRST)
+            values = [getattr(node, name, None) for name in fields]
+            parts = [
+                one for value in values for one in (value if isinstance(value, list) else [value])
+            ]
+    for part in parts:
+        if isinstance(part, ast.AST):
+            yield from _events(part)
+    if added is not None and (path := _path_of(added)):
+        yield path, "added"
 
 
-def _shows(call: ast.Call) -> bool:
+def _shows(call: Any) -> bool:
     return getattr(call.func, "attr", getattr(call.func, "id", "")) in _SHOWS
 
 
