@@ -165,46 +165,12 @@ def test_weights_count_and_weight_zero_does_not() -> None:
     assert in_a_tail(lambda s: s.evaluate(Points(5), lambda batch: next(answers))) == 1.25
 
 
-@pytest.mark.parametrize(
-    ("action", "error", "sentence"),
-    [
-        (
-            lambda s: s.evaluate(Points(3), lambda batch: "good"),
-            UsageError,
-            "must return the micro",
-        ),
-        (
-            lambda s: s.evaluate(Points(3), lambda batch: (1.0, -1)),
-            UsageError,
-            "at least 0, got -1",
-        ),
-        (lambda s: s.evaluate(Points(3), lambda batch: (1.0, "x")), UsageError, "must return the"),
-        (lambda s: s.evaluate([], lambda batch: 1.0), ConfigError, "cannot evaluate 0 samples"),
-        (lambda s: s.evaluate(iter([1]), lambda batch: 1.0), ConfigError, "map-style"),
-        (lambda s: s.feed(other=1.0), UsageError, "no scheduler of that name; it has: none"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(
-    action: Callable[[pliant.Session], Any], error: type[Exception], sentence: str
-) -> None:
-    with pytest.raises(error, match=sentence):
-        in_a_tail(action)
-
-
 def test_a_result_that_is_no_number_has_no_sign() -> None:
     """What another replica evaluated comes as text, in which it has none."""
     found = in_a_tail(lambda session: session.evaluate(Points(4), lambda batch: -math.nan))
 
     assert math.isnan(found)
     assert math.copysign(1.0, found) == 1.0
-
-
-def test_outside_of_a_tail_there_is_nothing_to_evaluate_or_feed() -> None:
-    with small_session(nn.Linear(4, 3)) as session:
-        with pytest.raises(UsageError, match="belongs in the tail of a step"):
-            session.evaluate(Points(3), lambda batch: 1.0)
-        with pytest.raises(UsageError, match="belongs in the tail of a step"):
-            session.feed(loss=1.0)
 
 
 def test_feeding_does_not_hide_a_step_of_the_scripts_own() -> None:

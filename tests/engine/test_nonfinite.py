@@ -11,7 +11,7 @@ from tests.engine import models
 from torch import nn
 
 import pliant
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import UsageError
 from pliant.engine.data.loading import Schedule
 from pliant.engine.worker.reporter import Printer
 from pliant.wire.messages import Committed
@@ -190,8 +190,3 @@ def test_a_step_without_a_backward_is_no_nan(told: Told) -> None:
                 step.backward(model(points).sum() * math.nan, weight=0.0)
 
     assert [commit.nonfinite for commit in told[1]] == ["", ""]
-
-
-def test_another_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="on_nonfinite must be 'warn', 'stop' or 'skip'"):
-        train("ignore")

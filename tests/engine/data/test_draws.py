@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import ConfigError
 from pliant.engine.data.draws import Draws
 
 SIZE = 20
@@ -164,11 +164,6 @@ class ToAndFro(Sampler[int]):
         return iter(range(SIZE)[:: -1 if self.reverse else 1])
 
 
-class Grows(ByEpoch):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(8 + self.epoch // 2))
-
-
 class Endless(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         while True:
@@ -199,11 +194,3 @@ class Share(ByEpoch):
 def test_what_no_joiner_could_draw_is_refused(sampler: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         draws(sampler())
-
-
-def test_epochs_of_another_length_are_refused_where_they_come() -> None:
-    found = draws(Grows())
-
-    assert len(found.of(1)) == 8
-    with pytest.raises(UsageError, match="Grows gave 9 draws in epoch 2 and 8 in epoch 0"):
-        found.of(2)

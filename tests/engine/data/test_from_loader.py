@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -155,67 +153,11 @@ def test_a_worker_init_fn_makes_ready_each_loader_process() -> None:
     assert list(chain(*seen)) == (POINTS.points[:, 0] + 2.0).tolist()
 
 
-class OwnLoader(DataLoader[Any]):
-    def __iter__(self) -> Any:
-        return super().__iter__()
-
-
-class ByLength:
-    """Gives batches of other lengths."""
-
-    batch_size = 4
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([[0, 1], [2, 3, 4, 5], [6, 7, 8]])
-
-
-class Stream(torch.utils.data.IterableDataset[Any]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(9))
-
-
-@pytest.mark.parametrize(
-    ("make", "given", "sentence"),
-    [
-        (lambda: DataLoader(Stream()), {}, r"the DataLoader's dataset is a stream"),
-        (lambda: OwnLoader(POINTS), {}, "OwnLoader is a DataLoader with an __iter__ of its own"),
-        (lambda: DataLoader(POINTS, batch_size=None), {}, "the DataLoader has batch_size=None"),
-        (
-            lambda: DataLoader(
-                POINTS,
-                num_workers=1,
-                multiprocessing_context=multiprocessing.get_context("spawn"),
-            ),
-            {},
-            "the DataLoader starts its processes by 'spawn'",
-        ),
-        (lambda: DataLoader(POINTS), {"shuffle": True}, "and so does shuffle="),
-        (lambda: DataLoader(POINTS), {"sampler": [1]}, "and so does sampler="),
-        (lambda: POINTS, {"sampler": [1], "shuffle": True}, "sampler= and shuffle= both say"),
-        (
-            lambda: DataLoader(POINTS, batch_sampler=[[0, 1]]),
-            {},
-            "the DataLoader's list does not say how many samples",
-        ),
-    ],
-)
-def test_what_a_session_cannot_keep_is_refused(make: Any, given: Any, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        said(make(), **given)
-
-
 def test_an_evaluation_of_batches_of_ones_own_is_refused_whatever_their_size() -> None:
     loader = DataLoader(models.Points(4), batch_sampler=[[0, 1]])
 
     with pytest.raises(ConfigError, match="the DataLoader to evaluate on has a sampler of its own"):
         evaluation_arguments(loader)
-
-
-def test_batches_of_other_lengths_are_refused_by_name() -> None:
-    loader = DataLoader(POINTS, batch_sampler=ByLength())
-
-    with pytest.raises(ConfigError, match="ByLength gives batches of other sizes than micro_batch"):
-        trained(loader)
 
 
 def test_a_loader_is_taken_while_another_session_has_been_open() -> None:

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import UsageError
 from pliant.engine.data.loading import (
     Schedule,
     SlotLoader,
-    check_dataset,
     pack,
     unpack,
     warn_if_random,
@@ -130,11 +129,6 @@ def test_a_loader_process_collates_without_shared_memory() -> None:
     source.close()
 
 
-def test_a_dataset_smaller_than_one_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the dataset has 7 samples, fewer than one global batch"):
-        schedule(size=7)
-
-
 def test_what_a_slot_holds_does_not_depend_on_who_fetches_it_when() -> None:
     here = loader()
     here.want(0, [0, 1, 2, 3])
@@ -208,17 +202,6 @@ def test_a_dataset_that_does_not_keep_its_word_is_named(
     with pytest.raises(error, match=sentence):
         fetch(source, 0, 0)
     source.close()
-
-
-def test_an_iterable_dataset_is_refused() -> None:
-    class Stream(IterableDataset[int]):
-        def __iter__(self) -> Any:
-            return iter(())
-
-    with pytest.raises(ConfigError, match="must be map-style"):
-        check_dataset(Stream())
-    with pytest.raises(ConfigError, match="must have a length"):
-        check_dataset(torch.utils.data.Dataset())
 
 
 def test_a_dataset_with_a_generator_of_its_own_is_warned_about() -> None:

@@ -11,7 +11,6 @@ from tests.engine import models
 from torch import nn
 
 import pliant
-from pliant.core.errors import UsageError
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
 
@@ -56,18 +55,6 @@ def cross(step: Any, out: torch.Tensor, labels: torch.Tensor) -> None:
     step.backward(nn.functional.cross_entropy(out, labels))
 
 
-def test_a_backward_of_two_micro_batches_is_refused() -> None:
-    losses: list[torch.Tensor] = []
-
-    def every_second(step: Any, out: torch.Tensor, labels: torch.Tensor) -> None:
-        losses.append(nn.functional.cross_entropy(out, labels))
-        if len(losses) == 2:
-            step.backward((losses.pop() + losses.pop()) / 2)
-
-    with pytest.raises(UsageError, match="goes back to one before it, which had no"):
-        train(every_second)
-
-
 def test_a_micro_batch_may_be_passed_over() -> None:
     def some(step: Any, out: torch.Tensor, labels: torch.Tensor) -> None:
         if out.sum() > 0:
@@ -90,13 +77,6 @@ def learn(tensor: torch.Tensor) -> Callable[[], object]:
             tensor.sub_(0.1 * tensor.grad)
 
     return tail
-
-
-def test_a_tensor_outside_of_the_model_that_is_trained_is_refused() -> None:
-    tensor = torch.ones(1, requires_grad=True)
-
-    with pytest.raises(UsageError, match=r"a tensor \(1,\) that is no parameter of the model gets"):
-        train(outside(tensor), learn(tensor))
 
 
 @pytest.mark.parametrize("copies", [True, False])

@@ -352,28 +352,6 @@ def test_a_loader_zipped_with_the_step_is_refused(is_first: bool) -> None:
         train_loaders(loop)
 
 
-def test_a_loader_zipped_with_the_steps_is_refused() -> None:
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step, batch in zip(session.steps(3), weighted(), strict=False):
-            for _ in step:
-                step.backward(loss_of(model, batch))
-
-    with pytest.raises(UsageError, match="made before step 0"):
-        train_loaders(loop)
-
-
-def test_a_new_loader_over_the_sessions_dataset_is_refused_in_a_step() -> None:
-    dataset = models.Points(20)
-
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step in session.steps(3):
-            for _ in step:
-                step.backward(loss_of(model, next(iter(DataLoader(dataset, batch_size=2)))))
-
-    with pytest.raises(UsageError, match="over the session's own dataset"):
-        train_loaders(loop, dataset)
-
-
 def test_a_loader_that_is_read_anew_for_each_micro_batch_is_left_alone() -> None:
     """Support sets and the like: every replica sees the same at the same micro-batch."""
     others = DataLoader(models.Points(8), batch_size=2, shuffle=True)
@@ -421,15 +399,6 @@ def test_a_dataset_may_read_from_a_loader() -> None:
 
 
 # --- the ways not to draw what a step has ----------------------------------------------
-
-
-def test_a_step_that_nobody_draws_from_says_what_to_write() -> None:
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for _ in session.steps(3):
-            pass
-
-    with pytest.raises(UsageError, match=r"step 0 was passed over.*write `for batch in step:`"):
-        train_loaders(loop)
 
 
 def test_a_part_of_the_micro_batches_is_no_step() -> None:
