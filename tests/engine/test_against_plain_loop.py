@@ -90,23 +90,6 @@ def test_gradients_and_losses_are_those_of_a_plain_loop(name: str) -> None:
     assert compared >= STEPS * 2
 
 
-def test_a_whole_run_ends_where_a_plain_loop_ends() -> None:
-    case, plain = models.build("moe", randomness=False), PlainLoop("moe")
-
-    models.train(case, 12, shuffle=False)
-    for step in range(12):
-        _, gradients = plain.run(step, plain.model.state_dict())
-        for name, parameter in plain.model.named_parameters():
-            parameter.grad = gradients.get(name)
-        plain.case.optimizer.step()
-        plain.case.optimizer.zero_grad()
-
-    for (name, here), there in zip(
-        case.model.named_parameters(), plain.model.parameters(), strict=True
-    ):
-        torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5, msg=name)
-
-
 def test_batch_statistics_move_by_the_mean_of_what_the_slots_would_do_alone() -> None:
     torch.manual_seed(0)
     case = models.build("cnn", randomness=False)

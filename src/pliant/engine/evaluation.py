@@ -34,6 +34,9 @@ from pliant.engine.state.buffers import BufferRules
 Values = dict[str, float]
 Outcome = float | Values
 
+Row = tuple[float, Values]
+"""What the function said of one micro-batch: its weight, and its values."""
+
 _ONLY = ""
 """Name of the value of a function that returns one number."""
 
@@ -71,14 +74,6 @@ class SingleMemberTeam:
     def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
         """Return them: nobody else names anything."""
         return dict(names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What the function said of one micro-batch."""
-
-    weight: float
-    values: Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,15 +169,15 @@ def _read(answer: Any, samples: int) -> Row:
         ) from error
     if not (math.isfinite(weight) and weight >= 0.0):
         raise UsageError(f"the weight of an evaluated micro-batch must be at least 0, got {weight}")
-    return Row(weight=weight, values=values)
+    return weight, values
 
 
 def _total(rows: Sequence[Row]) -> Outcome:
     """Return the weighted means; a row of weight 0 counts nothing, whatever its values are."""
-    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    names = list(dict.fromkeys(name for _, values in rows for name in values))
     means = {}
     for name in names:
-        found = [(row.values[name], row.weight) for row in rows if name in row.values]
+        found = [(values[name], weight) for weight, values in rows if name in values]
         weight = _sum([weight for _, weight in found])
         total = _sum([value * weight for value, weight in found if weight])
         mean = total / weight if weight else math.nan
@@ -200,17 +195,17 @@ def _sum(values: Sequence[float]) -> float:
 
 def _pack(rows: Mapping[int, Row], look: Mapping[str, str]) -> bytes:
     listed = [
-        [number, row.weight.hex(), {name: value.hex() for name, value in row.values.items()}]
-        for number, row in rows.items()
+        [number, weight.hex(), {name: value.hex() for name, value in values.items()}]
+        for number, (weight, values) in rows.items()
     ]
     return json.dumps([look, listed], separators=(",", ":")).encode()
 
 
 def _unpack(data: bytes) -> dict[int, Row]:
     return {
-        number: Row(
-            weight=float.fromhex(weight),
-            values={name: float.fromhex(value) for name, value in values.items()},
+        number: (
+            float.fromhex(weight),
+            {name: float.fromhex(value) for name, value in values.items()},
         )
         for number, weight, values in json.loads(data)[1]
     }

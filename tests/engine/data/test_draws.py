@@ -144,16 +144,6 @@ def test_a_distributed_sampler_gives_the_draws_of_all_its_replicas() -> None:
     assert draws(parts[1]).of(2).tolist() == everyone
 
 
-class Counts(ByEpoch):
-    """Counts its epochs itself."""
-
-    set_epoch = None  # type: ignore[assignment]
-
-    def __iter__(self) -> Iterator[int]:
-        self.epoch += 1
-        return super().__iter__()
-
-
 class ToAndFro(Sampler[int]):
     """Goes backwards every other time."""
 
@@ -164,31 +154,12 @@ class ToAndFro(Sampler[int]):
         return iter(range(SIZE)[:: -1 if self.reverse else 1])
 
 
-class Endless(Sampler[int]):
-    def __iter__(self) -> Iterator[int]:
-        while True:
-            yield 1
-
-
-class Share(ByEpoch):
-    num_replicas = 1
-
-    def __init__(self) -> None:
-        self.num_replicas = 2
-
-
 @pytest.mark.parametrize(
     ("sampler", "sentence"),
     [
-        (Counts, "Counts gives other draws when it is asked for epoch 0 again"),
         (ToAndFro, "ToAndFro gives other draws when it is asked for epoch 0 again"),
         (lambda: iter([1, 2, 3]), "gives other draws when it is asked for epoch 0 again"),
-        (Endless, "Endless gave more than 2000 draws in an epoch"),
-        (Share, r"gives one of 2 replicas its share \(num_replicas=2\)"),
-        (lambda: ["a", "b"], "list gave 'a'; it must give the indices of samples"),
-        (lambda: [1, 20], "list gave 20, and the samples of the dataset are 0 to 19"),
         (lambda: [-1], "list gave -1, and the samples of the dataset are 0 to 19"),
-        (lambda: 3, "sampler must give indices one by one"),
     ],
 )
 def test_what_no_joiner_could_draw_is_refused(sampler: Any, sentence: str) -> None:

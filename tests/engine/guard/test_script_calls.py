@@ -422,17 +422,3 @@ def test_an_iterator_of_a_former_step_gives_nothing() -> None:
                 step.backward(loss_of(model, batch))
 
     train_loaders(loop)
-
-
-@pytest.mark.parametrize("when", ["head", "tail"])
-def test_a_backward_without_a_micro_batch_is_refused(when: str) -> None:
-    batch = next(iter(DataLoader(models.Points(20), batch_size=2)))
-
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step in session.steps(3):
-            drawn = list(step) if when == "tail" else []
-            assert len(drawn) in (0, 4)
-            step.backward(loss_of(model, batch))
-
-    with pytest.raises(UsageError, match=r"step\.backward was called outside of the loop"):
-        train_loaders(loop)

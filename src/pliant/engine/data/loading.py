@@ -175,7 +175,9 @@ class SlotLoader:
             sampler=(self._next_request() for _ in count()),  # when a loader worker is free
             num_workers=num_workers,
             collate_fn=lambda fetched: fetched,
-            worker_init_fn=partial(_start_loader_worker, os.getpid(), slots, worker_init_fn),
+            worker_init_fn=partial(
+                _start_loader_worker, os.getpid(), dataset, schedule.seed, worker_init_fn
+            ),
             generator=torch.Generator(),  # else making the iterator draws from the default one
             multiprocessing_context="fork" if num_workers else None,
             prefetch_factor=prefetch_factor if num_workers else None,
@@ -297,15 +299,6 @@ class _Slots(Dataset["Fetched | SampleWords | None"]):
         self._collate_fn = collate_fn
         self._fetch_all = getattr(dataset, "__getitems__", None)
 
-    def show(self) -> None:
-        """Let ``get_worker_info`` in a loader process name the user's dataset, as ever."""
-        info = torch.utils.data.get_worker_info()
-        object.__setattr__(info, "dataset", self._dataset)  # it takes no assignment
-
-    def check(self) -> None:
-        """Warn if the dataset draws random numbers that cannot be seeded."""
-        warn_if_random(self._dataset, self._seed)
-
     def __getitem__(self, request: BatchRequest | str | None) -> Fetched | SampleWords | None:
         match request:
             case None:
@@ -336,7 +329,11 @@ class _Slots(Dataset["Fetched | SampleWords | None"]):
 
 
 def _start_loader_worker(
-    parent: int, slots: _Slots, worker_init_fn: Callable[[int], object] | None, worker: int
+    parent: int,
+    dataset: Samples,
+    seed: int,
+    worker_init_fn: Callable[[int], object] | None,
+    worker: int,
 ) -> None:
     """Make a loader worker die with its worker, however that one ends; the first checks the data.
 
@@ -345,11 +342,12 @@ def _start_loader_worker(
     """
     die_with_parent(parent, code=0)
     default_collate_fn_map[torch.Tensor] = _stacked
-    slots.show()
+    info = torch.utils.data.get_worker_info()
+    object.__setattr__(info, "dataset", dataset)  # the script's, as ever; it takes no assignment
     if worker_init_fn is not None:
         worker_init_fn(worker)
     if worker == 0:
-        slots.check()
+        warn_if_random(dataset, seed)
 
 
 def _patiently(fetch: Callable[[], T]) -> T:

@@ -1,15 +1,18 @@
 """Guards: what watches for differences between replicas that nobody would see, and its hooks.
 
-Owns when they are asked.  A guard is an object with some of these hooks.  Must not know what any of
-them looks for.
+Owns when they are asked, and what counts as a difference of two.  A guard is an object with some of
+these hooks.  Must not know what any of them looks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 Hook = Callable[..., None]
+
+T = TypeVar("T")
 
 
 class Guards:
@@ -53,6 +56,11 @@ class Guards:
             yield
         finally:
             self.on_work(False)
+
+
+def unlike(mine: Mapping[str, T], theirs: Mapping[str, T]) -> list[str]:
+    """Return the names that both have with other values."""
+    return sorted(name for name in mine.keys() & theirs.keys() if mine[name] != theirs[name])
 
 
 def _each_of(hooks: list[Hook]) -> Hook:

@@ -27,6 +27,7 @@ import torch
 from pliant.core.text import in_words
 from pliant.engine.fingerprint import MAX_LISTED, SHARED, WORDED, Look, Words, kind_of
 from pliant.engine.guard import environment_reads
+from pliant.engine.guard.base import unlike
 from pliant.engine.guard.kept_names import Names, functions_of, kept
 from pliant.engine.guard.script_variables import ScriptVariables, words_of_modules
 from pliant.engine.script_files import own_files, text_of
@@ -209,9 +210,7 @@ class Differences:
     def _tell_environment(self, others: Sequence[Words]) -> None:
         """Say which variables that scripts ask for are others here; what they are is not said."""
         mine = environment_reads.asked()
-        names = sorted(
-            {n for theirs in others for n in theirs.keys() & mine if theirs[n] != mine[n]}
-        )
+        names = sorted({name for theirs in others for name in unlike(mine, theirs)})
         if names:
             self._noted(
                 f"{in_words(names, MAX_NAMED)} in the environment, which the script reads, "
@@ -237,26 +236,26 @@ class Differences:
 
     def on_step(self, step: int) -> None:
         """A step is computed from here on; say what still differs."""
-        unlike, self._unlike = self._unlike, []
+        found, self._unlike = self._unlike, []
         is_time = self._num_learned < LEARNED_FROM or step & (step - 1) == 0
-        if not is_time and not unlike:
+        if not is_time and not found:
             self._before = None
             return
         now = self._before = words_of_modules(self._model)
         self._variables_before = None
         self._drawn_before = self._variables.generators()
-        if unlike:
-            self._tell_first(_SCRIPT, unlike, self._variables.words())
-            self._tell_first(_MODEL, unlike, now)
+        if found:
+            self._tell_first(_SCRIPT, found, self._variables.words())
+            self._tell_first(_MODEL, found, now)
 
     def _tell_first(
-        self, holder: _Holder, unlike: Sequence[tuple[_Holder, Words, Words, str]], now: Words
+        self, holder: _Holder, found: Sequence[tuple[_Holder, Words, Words, str]], now: Words
     ) -> None:
         """Say what is another where the run is, and was not set here since."""
         volatile = self._volatile if holder is _MODEL else set()
-        for whose, mine, theirs, where in unlike:
-            known = mine.keys() & theirs.keys() - volatile
-            names = sorted(n for n in known if mine[n] != theirs[n] and mine[n] == now.get(n))
+        for whose, mine, theirs, where in found:
+            changed = [n for n in unlike(mine, theirs) if n not in volatile]
+            names = [n for n in changed if mine[n] == now.get(n)]
             if whose is holder and names:
                 self._noted(holder.told(mine, theirs, names, where))
                 return
@@ -269,7 +268,7 @@ class Differences:
         if self._loop is None:
             self._loop = self._variables.loop()
         if before is not None:
-            self._changing.update(n for n in before.keys() & now.keys() if before[n] != now[n])
+            self._changing.update(unlike(before, now))
         self._variables_before = now
 
     def on_computed(self) -> None:
@@ -288,7 +287,7 @@ class Differences:
     def _tell_what_slots_leave(self) -> None:
         """Say what a micro-batch here leaves to the next one here: elsewhere it is another one."""
         now = self._variables.generators()
-        drawn = [name for name, word in self._drawn_before.items() if now.get(name, word) != word]
+        drawn = unlike(self._drawn_before, now)
         if drawn:
             self._noted(
                 f"{drawn[0]!r}, a generator of the script's own, is drawn from while a step is "
@@ -370,8 +369,8 @@ def words_of_dataset(dataset: object) -> Words:
 
 def different(mine: Words, theirs: Words) -> list[str]:
     """Return the names that differ; where not all was looked at, only what both have."""
-    names = mine.keys() & theirs.keys() if _TOO_MANY in mine | theirs else mine.keys() | theirs
-    return sorted(name for name in names if mine.get(name) != theirs.get(name))
+    missing = set() if _TOO_MANY in mine | theirs else mine.keys() ^ theirs.keys()
+    return sorted({*unlike(mine, theirs), *missing})
 
 
 def are_numbers(*words: str | None) -> bool:

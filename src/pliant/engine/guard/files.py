@@ -44,6 +44,7 @@ import xxhash
 from pliant.core.errors import ConfigError
 from pliant.core.text import in_words
 from pliant.engine import script_files
+from pliant.engine.guard.base import unlike
 from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_once, make_private_directory, open_private
 from pliant.wire.launch import Assignment
@@ -454,19 +455,15 @@ class Inputs:
             ConfigError: the dataset has other samples.
         """
         mine, theirs = json.loads(self.pack()), json.loads(packed)
-        for index, word in mine["fetched"].items():
-            if theirs.get("fetched", {}).get(index, word) != word:
-                said = f"sample {index} of the dataset is not what it was when the run was kept"
-                if not self._goes_on_anyway:
-                    raise ConfigError(
-                        f"{said}: other data lie behind the same path; put them back, or go on "
-                        f"with these: {ANYWAY}"
-                    )
-                self._noted(said)
-                break
-        changed = [
-            name for name, at in mine["modules"].items() if theirs["modules"].get(name, at) != at
-        ]
+        if samples := unlike(mine["fetched"], theirs.get("fetched", {})):
+            said = f"sample {samples[0]} of the dataset is not what it was when the run was kept"
+            if not self._goes_on_anyway:
+                raise ConfigError(
+                    f"{said}: other data lie behind the same path; put them back, or go on "
+                    f"with these: {ANYWAY}"
+                )
+            self._noted(said)
+        changed = unlike(mine["modules"], theirs["modules"])
         changed += [script_files.shown(path) for path in differing(mine["reads"], theirs["reads"])]
         if changed:
             self._noted(

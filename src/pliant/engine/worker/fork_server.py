@@ -1,7 +1,8 @@
 """Starts workers warm: one process that has torch imported and forks the others.
 
-Owns its children: forks them on request, kills them, reaps them, reports how they ended, and
-leaves nothing behind when the agent dies.  Knows nothing of what they train.
+Owns its children: forks them on request, kills them, reaps them, reports how they ended, leaves
+signals for the whole job to the run, and leaves nothing behind when the agent dies.  Knows nothing
+of what they train.
 
     agent ==socket pair of records== fork server --fork--> worker --fork--> its loader processes
 
@@ -11,6 +12,7 @@ One thread, no tensor operation, no ``torch.cuda`` call.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -24,11 +26,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn, assert_never
+from typing import Any, NoReturn, assert_never
 
 from pliant.core.errors import EXIT_FAILED
 from pliant.core.events import ExitKind
-from pliant.engine.worker import bootstrap, shared_signals
+from pliant.engine.worker import bootstrap
+from pliant.machine.event_loop import END_SIGNALS
 from pliant.machine.processes import adopt_orphans, die_with_parent
 from pliant.wire import launch
 from pliant.wire.codec import encode
@@ -191,7 +194,7 @@ class ForkServer:
         os.close(stdout)
         os.close(stderr)
         _tie_children()
-        shared_signals.tell_children_apart()
+        leave_signals_in_loaders()
         bootstrap.run_worker(assignment, socket.socket(fileno=control))
 
     def _reap(self) -> None:
@@ -233,6 +236,44 @@ class ForkServer:
             _kill(pid)
         for path in directories:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def leave_signals_to_run() -> None:
+    """Have this process do nothing on what ends a job; in its main thread.
+
+    Every process of a job gets such a signal at once, as of ``scancel`` or a service manager.  The
+    run has it stop the job, with a checkpoint, until which workers and loader processes must live.
+
+    By a handler, as a program that is started from here would inherit that a signal is ignored.
+    """
+    for number in END_SIGNALS:
+        signal.signal(number, _leave)
+
+
+def leave_signals_in_loaders() -> None:
+    """Have loader processes leave these signals, too, and no other process that this one forks."""
+    os.register_at_fork(after_in_child=_take_back)
+    torch_signals: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
+    if torch_signals is None:
+        return
+    set_torch_handlers = torch_signals._set_worker_signal_handlers  # noqa: SLF001  # no other way in
+
+    @functools.wraps(set_torch_handlers)  # else the script's modules look as if they knew pliant
+    def set_handlers(*args: Any) -> None:
+        set_torch_handlers(*args)  # of SIGTERM as well
+        leave_signals_to_run()
+
+    setattr(torch_signals, set_torch_handlers.__name__, set_handlers)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """Do nothing."""
+
+
+def _take_back() -> None:
+    for number in END_SIGNALS:
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _tie_children() -> None:
@@ -314,7 +355,7 @@ def _children() -> list[int]:
 
 def main() -> NoReturn:
     """Import what is slow, then serve the socket whose number is the first argument."""
-    shared_signals.leave_to_run()
+    leave_signals_to_run()
     agent = socket.socket(fileno=int(sys.argv[1]))
     agent.set_inheritable(False)
     if not sys.flags.safe_path:
