@@ -36,13 +36,9 @@ def train(
 ) -> nn.Module:
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"dataset": models.Points(20)} | {n: make(optimizer) for n, make in more.items()}
     with pliant.Session(
-        model=model,
-        optimizer=optimizer,
-        dataset=models.Points(20),
-        global_batch_size=8,
-        micro_batch_size=2,
-        **{name: make(optimizer) for name, make in more.items()},
+        model=model, optimizer=optimizer, global_batch_size=8, micro_batch_size=2, **given
     ) as session:
         for total in (2, 4):
             for step in session.steps(total):
@@ -297,12 +293,12 @@ MADE_ELSEWHERE = "made before this micro-batch"
 Loop = Callable[[pliant.Session, nn.Module], None]
 
 
-def train_loaders(loop: Loop, dataset: Any = None) -> None:
+def train_loaders(loop: Loop) -> None:
     model = nn.Linear(4, 3)
     with pliant.Session(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=models.Points(20) if dataset is None else dataset,
+        dataset=models.Points(20),
         global_batch_size=8,
         micro_batch_size=2,
     ) as session:
@@ -331,13 +327,8 @@ def test_a_loop_over_a_loader_of_its_own_is_refused(
 ) -> None:
     own = source(DataLoader(models.Points(20), batch_size=2, num_workers=num_workers))
 
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step in session.steps(3):
-            for _ in step:
-                step.backward(loss_of(model, next(own)))
-
     with pytest.raises(UsageError, match=MADE_ELSEWHERE):
-        train_loaders(loop)
+        train(slot=lambda *_: next(own))
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -356,27 +347,14 @@ def test_a_loader_that_is_read_anew_for_each_micro_batch_is_left_alone() -> None
     """Support sets and the like: every replica sees the same at the same micro-batch."""
     others = DataLoader(models.Points(8), batch_size=2, shuffle=True)
 
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step in session.steps(3):
-            for batch in step:
-                aside = sum(loss_of(model, other) for other in others)
-                step.backward(loss_of(model, batch) + aside)
-
-    train_loaders(loop)
+    train(slot=lambda *_: list(others))
 
 
 def test_loaders_are_free_in_the_tail_and_around_the_session() -> None:
     held_out = iter(DataLoader(models.Points(20)))
 
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step in session.steps(3):
-            for batch in step:
-                step.backward(loss_of(model, batch))
-            next(held_out)
-            assert len(list(weighted())) == 10
-
-    train_loaders(loop)
-    train_loaders(loop)
+    for _ in range(2):
+        train(tail=lambda *_: (next(held_out), list(weighted())))
     next(held_out)
 
 
@@ -390,12 +368,7 @@ def test_a_dataset_may_read_from_a_loader() -> None:
             next(self.source)
             return super().__getitem__(index)
 
-    def loop(session: pliant.Session, model: nn.Module) -> None:
-        for step in session.steps(2):
-            for batch in step:
-                step.backward(loss_of(model, batch))
-
-    train_loaders(loop, Streamed())
+    train(dataset=lambda _: Streamed())
 
 
 # --- the ways not to draw what a step has ----------------------------------------------

@@ -10,6 +10,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -37,33 +38,6 @@ class Meter:
         self.count = 0
 
 
-def made(kind: str) -> Any:
-    """Return what a script makes before its session, beside the model that it trains."""
-    torch.manual_seed(0)
-    net = nn.Linear(4, 3)
-    return {
-        "number": 1.0,
-        "average": AveragedModel(net),
-        "copied": copy.deepcopy(net),
-        "tensor": torch.zeros(3),
-        "array": np.zeros(3),
-        "shadow": {"weight": torch.zeros(3)},
-        "bank": deque([torch.zeros(3)], maxlen=4),
-        "optimizer": torch.optim.AdamW(net.parameters()),
-        "python": random.Random(0),
-        "numpy": np.random.default_rng(0),
-        "torch": torch.Generator().manual_seed(0),
-        "trainer": Trainer(),
-        "meter": Trainer(),
-        "none": None,
-        "text": "warm",
-        "options": argparse.Namespace(phase="warm"),
-        "private": Trainer(),
-        "criterion": nn.Sequential(Criterion()),
-        "shared": multiprocessing.Value("i", 0),
-    }[kind]
-
-
 class Criterion(nn.Module):
     """A loss without parameters, annealed by the script."""
 
@@ -72,40 +46,70 @@ class Criterion(nn.Module):
         self.beta = 1.0
 
 
-LATER: dict[str, Callable[[Any], tuple[Any, str, Any]]] = {
-    "options": lambda own: (own, "phase", "cold"),
-    "private": lambda own: (own, "_beta", 0.9),
-    "criterion": lambda own: (own[0], "beta", 0.97),
-    "shared": lambda own: (own, "value", 1),
+def put(path: str, value: object) -> Callable[[Any], Any]:
+    """Return what sets an attribute."""
+    holders, _, name = path.rpartition(".")
+
+    def change(own: Any) -> Any:
+        setattr(attrgetter(holders)(own) if holders else own, name, value)
+        return own
+
+    return change
+
+
+def averaged(own: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        next(own.parameters()).add_(1.0)
+    return own
+
+
+def stepped(own: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    for parameter in own.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    own.step()
+    return own
+
+
+def drawn(own: Any) -> Any:
+    own.random()
+    return own
+
+
+KINDS: dict[str, tuple[Callable[[nn.Module], Any], Callable[[Any], Any], str]] = {
+    "number": (lambda net: 1.0, lambda own: 0.5, "own"),
+    "none": (lambda net: None, lambda own: 0.5, "own"),
+    "text": (lambda net: "warm", lambda own: "cold", "own"),
+    "average": (AveragedModel, averaged, "own"),
+    "copied": (copy.deepcopy, averaged, "own"),
+    "tensor": (lambda net: torch.zeros(3), lambda own: own + 1, "own"),
+    "array": (lambda net: np.zeros(3), lambda own: own + 1, "own"),
+    "shadow": (
+        lambda net: {"weight": torch.zeros(3)},
+        lambda own: {"weight": own["weight"] + 1},
+        "own",
+    ),
+    "bank": (
+        lambda net: deque([torch.zeros(3)], maxlen=4),
+        lambda own: deque([*own, torch.ones(3)], maxlen=4),
+        "own",
+    ),
+    "optimizer": (lambda net: torch.optim.AdamW(net.parameters()), stepped, "own"),
+    "python": (lambda net: random.Random(0), drawn, "own"),
+    "numpy": (lambda net: np.random.default_rng(0), drawn, "own"),
+    "torch": (lambda net: torch.Generator(), lambda own: own.manual_seed(1), "own"),
+    "trainer": (lambda net: Trainer(), put("beta", 0.9), "own.beta"),
+    "meter": (lambda net: Trainer(), put("meter.count", 1), "own.meter.count"),
+    "private": (lambda net: Trainer(), put("_beta", 0.9), "own._beta"),
+    "options": (lambda net: argparse.Namespace(phase="warm"), put("phase", "cold"), "own.phase"),
+    "criterion": (lambda net: nn.Sequential(Criterion()), put("0.beta", 0.97), "own.0.beta"),
+    "shared": (lambda net: multiprocessing.Value("i", 0), put("value", 1), "own"),
 }
+"""What a script makes beside the model that it trains, what a tail does to it, and its name."""
 
 
-def moved(kind: str, value: Any) -> Any:
-    """Return it as a tail leaves it."""
-    if kind in ("number", "none", "text"):
-        return {"text": "cold"}.get(kind, 0.5)
-    if kind in ("average", "copied"):
-        with torch.no_grad():
-            next(value.parameters()).add_(1.0)
-    elif kind in ("tensor", "array"):
-        value += 1.0
-    elif kind == "shadow":
-        value["weight"].add_(1.0)
-    elif kind == "bank":
-        value.append(torch.ones(3))
-    elif kind == "optimizer":
-        for parameter in value.param_groups[0]["params"]:
-            parameter.grad = torch.ones_like(parameter)
-        value.step()
-    elif kind in ("python", "numpy"):
-        value.random()
-    elif kind == "torch":
-        torch.rand(1, generator=value)
-    elif kind == "trainer":
-        value.beta *= 0.9
-    elif kind == "meter":
-        value.meter.count += 1
-    return value
+def made(kind: str) -> Any:
+    torch.manual_seed(0)
+    return KINDS[kind][0](nn.Linear(4, 3))
 
 
 def attributes(notes: list[str], *known: object) -> Differences:
@@ -132,37 +136,9 @@ def notes_of_joiner(
     return notes
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("number", "own"),
-        ("average", "own"),
-        ("copied", "own"),
-        ("tensor", "own"),
-        ("array", "own"),
-        ("shadow", "own"),
-        ("bank", "own"),
-        ("optimizer", "own"),
-        ("python", "own"),
-        ("numpy", "own"),
-        ("torch", "own"),
-        ("none", "own"),
-        ("trainer", "own.beta"),
-        ("meter", "own.meter.count"),
-        ("text", "own"),
-        ("options", "own.phase"),
-        ("private", "own._beta"),
-        ("criterion", "own.0.beta"),
-        ("shared", "own"),
-    ],
-)
-def test_what_a_tail_changed_beside_the_state_is_named(kind: str, name: str) -> None:
-    def change(own: Any) -> Any:
-        if kind not in LATER:
-            return moved(kind, own)
-        where, attribute, later = LATER[kind](own)
-        setattr(where, attribute, later)
-        return own
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_tail_changed_beside_the_state_is_named(kind: str) -> None:
+    _, change, name = KINDS[kind]
 
     (note,) = notes_of_joiner(kind, change)
 
