@@ -56,6 +56,11 @@ class Place(NamedTuple):
         return f"{shown(self.path)}, line {self.line}"
 
 
+def at(place: Place | None) -> str:
+    """Return what stands of a place behind a sentence; nothing if it is not known."""
+    return "" if place is None else f" ({place})"
+
+
 def shown(path: str) -> str:
     """Return a path as people know it: as they typed it, or from where they are."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -142,11 +147,6 @@ def _source_of(module: ModuleType | None) -> str:
     return path if isinstance(path, str) and path.endswith(".py") else ""
 
 
-def take_text(path: str, text: bytes) -> None:
-    """Remember what a file held as it was loaded."""
-    _texts[path] = text
-
-
 def text_of(path: Path) -> bytes:
     """Return what a file held as it was loaded, else what it holds; nothing if none can tell."""
     text = _texts.get(str(path))
@@ -194,10 +194,10 @@ def read_kept(path: str, directory: Path | None) -> bytes:
             make_private_directory(directory)
             make_once(kept, text, mode=PRIVATE)
         except OSError:  # the disk is full: as if nothing were kept
-            take_text(path, text)
+            _texts[path] = text
             return text
     text = kept.read_bytes()
-    take_text(path, text)
+    _texts[path] = text
     if text != text_on_disk(Path(path)):
         lines = text.decode("utf-8", "replace").splitlines(keepends=True)
         linecache.cache[path] = (len(text), None, lines, path)  # for tracebacks and torch.jit

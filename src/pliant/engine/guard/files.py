@@ -411,8 +411,7 @@ class FileRecord:
                 f"came; {INSTEAD}"
             )
         if self._is_first("destroyed"):
-            place = script_files.place_of_call(sys._getframe(1))  # noqa: SLF001
-            at = "" if place is None else f" ({place})"
+            at = script_files.at(script_files.place_of_call(sys._getframe(1)))  # noqa: SLF001
             self._noted(f"each replica would {what} {name}{of_it}, at its own time{at}; {INSTEAD}")
 
     def _others_train(self) -> bool:

@@ -38,8 +38,6 @@ ENOUGH_S = 0.5
 
 SampleWords = dict[int, str]
 
-_VARIES = ""
-
 
 def words_of_samples(dataset: Any, seed: int) -> SampleWords:
     """Return a digest of each sample that says something; none if any is another one each time."""
@@ -49,11 +47,11 @@ def words_of_samples(dataset: Any, seed: int) -> SampleWords:
         for number, index in enumerate(_indices(len(dataset), seed)):
             if time.monotonic() > began_s + ENOUGH_S:
                 break
-            word = _drawn(dataset, index, (seed, 0, number), began_s + CHEAP_S)
-            if word == _VARIES:
+            drawn = _drawn(dataset, index, (seed, 0, number), began_s + CHEAP_S)
+            if len(drawn) > 1:
                 return {}
-            if word is not None:
-                words[index] = word
+            if drawn:
+                words[index] = drawn.pop()
     return words
 
 
@@ -67,9 +65,9 @@ def _indices(size: int, seed: int) -> Iterable[int]:
     return dict.fromkeys((0, *others))
 
 
-def _drawn(dataset: Any, index: int, place: tuple[int, int, int], cheap_s: float) -> str | None:
-    """Return the word of a sample; ``_VARIES``: it is another one each time; None: no word."""
-    words = set()
+def _drawn(dataset: Any, index: int, place: tuple[int, int, int], cheap_s: float) -> set[str]:
+    """Return the words of a sample: several if it is another one each time, or none."""
+    words: set[str] = set()
     for draw in range(MOST_DRAWS):
         if draw >= FEWEST_DRAWS and time.monotonic() > cheap_s:
             break
@@ -77,10 +75,10 @@ def _drawn(dataset: Any, index: int, place: tuple[int, int, int], cheap_s: float
         try:
             words.add(digest("", [_SampleLook().word(dataset[index], _SampleLook.depth)]).strip())
         except Exception:  # the script's own, which is told in the step that needs this sample
-            return None
+            return set()
         if len(words) > 1:
-            return _VARIES
-    return words.pop()
+            break
+    return words
 
 
 class _ItemLook(Look):

@@ -122,7 +122,7 @@ class WorkerContext:
         """Take note of a refusal, unless no line of the script has led to it."""
         place = script_files.place_of_call(sys._getframe())  # noqa: SLF001  # by whom else?
         if place is not None:
-            self.refusal = (kind, f"{_shortened(sentence)} ({place})")
+            self.refusal = (kind, f"{_shortened(sentence)}{script_files.at(place)}")
 
     def meet_session(self) -> None:
         """Take note that the script makes a session: it was written for one, whatever it tried."""
@@ -359,8 +359,7 @@ def _shortened(words: str) -> str:
 
 def _where(error: BaseException) -> str:
     """Say which line of the user's an error came from, as far as it did."""
-    place = script_files.place_of_error(error.__traceback__)
-    return "" if place is None else f" ({place})"
+    return script_files.at(script_files.place_of_error(error.__traceback__))
 
 
 # --- the stage ---------------------------------------------------------------

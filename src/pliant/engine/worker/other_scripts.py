@@ -115,7 +115,7 @@ class ScriptWatch:
         suspicion = ""
         if self._first is not None:
             custom, finding, met_at = self._first
-            suspicion = f" under `{custom.section}`, for {finding}{_at(met_at)}"
+            suspicion = f" under `{custom.section}`, for {finding}{script_files.at(met_at)}"
         self._end(
             f"{late}. If it needs longer to get there, say so: --session-timeout 2h; if it trains "
             f"otherwise, {PAGE} shows what to change{suspicion}"
@@ -125,7 +125,7 @@ class ScriptWatch:
         """Say why a script may have ended without a session, as far as its files tell."""
         if self._first is not None:
             custom, finding, place = self._first
-            return f"{NO_SESSION}; before, {finding}{_at(place)}; {custom.pointer}"
+            return f"{NO_SESSION}; before, {finding}{script_files.at(place)}; {custom.pointer}"
         return f"{NO_SESSION}{script_files.unreached_session()}"
 
     # --- what a script does -------------------------------------------------------
@@ -229,8 +229,9 @@ class ScriptWatch:
         self._meet(custom, finding)
         if not self._has_stepped:
             self._has_stepped = True
+            where = script_files.at(script_files.place_of_call(frame))
             self._noted(
-                f"{finding}, which it has not made yet{_at(script_files.place_of_call(frame))}: "
+                f"{finding}, which it has not made yet{where}: "
                 "each replica does so, also one that joins late, and the session knows nothing of "
                 "it"
             )
@@ -256,10 +257,6 @@ class ScriptWatch:
 def _is_distributed(value: object) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return str(name).startswith(("torch.distributed", "torch.nn.parallel.distributed"))
-
-
-def _at(place: Place | None) -> str:
-    return "" if place is None else f" ({place})"
 
 
 class ImportWatch(importlib.abc.MetaPathFinder):

@@ -41,8 +41,7 @@ def _tell(
     if not isinstance(error, ConfigError | UsageError):
         others(kind, error, trace)
         return
-    place = script_files.place_of_error(trace)
-    where = "" if place is None else f" ({place})"
+    where = script_files.at(script_files.place_of_error(trace))
     sys.stderr.write(f"pliant: {error}{where}\n")
     raise SystemExit(EXIT_USAGE)
 
