@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -29,11 +28,12 @@ from pliant.agent.hosts import link as hosts_link
 from pliant.agent.hosts import listener as hosts_listener
 from pliant.agent.hosts import peers as hosts_peers
 from pliant.agent.hosts.peers import PartPeers
+from pliant.agent.node_facts import AgentConfig
 from pliant.agent.worker import LOOK_S
 from pliant.agent.workers_here import SILENT_LOOKS
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import Exited, ExitKind, NodeJoined, NodeLeaving, Progressed
-from pliant.core.values import NodeId, TlsFiles
+from pliant.core.values import TlsFiles
 from pliant.wire.messages import (
     AgentLeft,
     HostAlone,
@@ -349,9 +349,9 @@ def test_of_parts_that_did_not_reach_one_the_others_are_not_told(
     """The link to the head may end while a part still waits for the one that does not come."""
     kept = kept_links(monkeypatch)
 
-    async def sought(told: JoinHosts, own: NodeId, **how: Any) -> hosts_link.HostLink | None:
-        if (told.head, own) != ("h1", "h2"):
-            return await hosts_listener.reached(told, own, **how)
+    async def sought(told: JoinHosts, own: AgentConfig, tls: None) -> hosts_link.HostLink | None:
+        if (told.head, own.node) != ("h1", "h2"):
+            return await hosts_listener.reached(told, own, tls)
         await until(lambda: len(kept) == 4, "both have a link to the third")
         return None
 

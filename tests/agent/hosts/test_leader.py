@@ -63,7 +63,7 @@ class EndedConnection:
 
 
 def link_of(connection: EndedConnection) -> HostLink:
-    return HostLink(cast(Any, connection), H1, devices=1, directory_of=lambda replica: None)
+    return HostLink(cast(Any, connection), H1, devices=1)
 
 
 @in_a_loop

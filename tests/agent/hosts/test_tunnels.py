@@ -21,9 +21,8 @@ class End:
     def __init__(self, directory: Path | None) -> None:
         self.said: list[TunnelRecord] = []
         self.frames: list[bytes] = []
-        self.tunnels = Tunnels(
-            say=self.said.append, write=self._write, directory_of=lambda replica: directory
-        )
+        self.tunnels = Tunnels(say=self.said.append, write=self._write)
+        self.tunnels.directory_of = lambda replica: directory
 
     async def _write(self, frame: bytes) -> None:
         self.frames.append(frame)

@@ -242,7 +242,7 @@ class JoinedHost:
         workers = HeadWorkers(self._replicas, self._host, self._let_leave)
         links: dict[NodeId, HostLink] = {}
         try:
-            links = await listener.awaited(told, workers.directory_of, workers.meet)
+            links = await listener.awaited(told, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
             if self._missed or not await self._all_reach(workers, links) or self._is_over:
                 return
@@ -297,13 +297,7 @@ class JoinedHost:
 
     async def _be_part(self, told: JoinHosts, listener: HeadListener) -> None:
         self._missed = (told.head,)  # whatever comes in between
-        link = await reached(
-            told,
-            self._config.node,
-            devices=self._config.devices,
-            address=self._config.address,
-            tls=self._tls(),
-        )
+        link = await reached(told, self._config, self._tls())
         if link is None:
             return
         self._missed = ()

@@ -62,6 +62,7 @@ class HeadWorkers:
     def meet(self, link: HostLink) -> None:
         """Hear from now on what is said over a link."""
         link.attach(partial(self._hear_record, link))
+        link.tunnels.directory_of = self._directory_of
 
     async def bring_together(self, links: Collection[HostLink]) -> bool:
         """Have the parts reach each other; whether all have done so in time."""
@@ -76,7 +77,7 @@ class HeadWorkers:
         self.unheard = tuple(one.other for one in links if one.is_silent or one.other in late)
         return self._all_met.is_set()
 
-    def directory_of(self, replica: ReplicaId) -> Path | None:
+    def _directory_of(self, replica: ReplicaId) -> Path | None:
         """Return where the workers of a replica meet."""
         known = self._replicas.get(replica)
         return None if known is None else known.directory

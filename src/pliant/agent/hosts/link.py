@@ -16,13 +16,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
 from pliant.agent.hosts.tunnels import Tunnels
-from pliant.core.values import NodeId, ReplicaId
+from pliant.core.values import NodeId
 from pliant.machine.event_loop import cancelled
 from pliant.machine.interfaces import send_again_soon
 from pliant.wire.host_records import RECORDS, HostAlive, LinkRecord, TunnelOpened, TunnelRead
@@ -46,18 +45,11 @@ _log = logging.getLogger(__name__)
 class HostLink:
     """One end of it; ``run`` until it ends, once."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        other: NodeId,
-        *,
-        devices: int,
-        directory_of: Callable[[ReplicaId], Path | None],
-    ) -> None:
-        """``devices``: those of the other end; ``directory_of``: as for ``Tunnels``."""
+    def __init__(self, connection: Connection, other: NodeId, *, devices: int = 0) -> None:
+        """``devices``: those of the other end, if it is a part."""
         self.other = other
         self.devices = devices
-        self.tunnels = Tunnels(say=self.say, write=self._write, directory_of=directory_of)
+        self.tunnels = Tunnels(say=self.say, write=self._write)
         self._on_record: Callable[[LinkRecord], None] = lambda record: None
         self._connection = connection
         self._outbox: asyncio.Queue[str | bytes] = asyncio.Queue()

@@ -27,7 +27,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
@@ -37,7 +36,8 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from pliant.agent.hosts.link import HostLink
-from pliant.core.values import NodeId, ReplicaId, TlsFiles
+from pliant.agent.node_facts import AgentConfig
+from pliant.core.values import NodeId, TlsFiles
 from pliant.machine.descriptors import check_free, shortage_of
 from pliant.machine.tls import TlsContexts
 from pliant.wire.bounds import MOST_DEVICES
@@ -80,7 +80,6 @@ _NONCE_FORM = re.compile(r"[0-9a-f]{32}")
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.WARNING)  # below it, what is sent is written down, proofs too
 
-DirectoryOf = Callable[[ReplicaId], Path | None]
 Shown = tuple[NodeId, int, str]
 """Which part it is, how many devices it has, and its nonce."""
 LetIn = Callable[[ServerConnection], Awaitable[None]]
@@ -113,10 +112,7 @@ class HeadListener:
         self._strangers: list[ServerConnection] = []
 
     async def awaited(
-        self,
-        told: JoinHosts,
-        directory_of: DirectoryOf,
-        on_link: Callable[[HostLink], None],
+        self, told: JoinHosts, on_link: Callable[[HostLink], None]
     ) -> dict[NodeId, HostLink]:
         """Listen until each part is there, but not for ever; return those who are.
 
@@ -147,7 +143,7 @@ class HeadListener:
             with suppress(ValueError):
                 self._strangers.remove(connection)
             part, devices, _ = shown[connection]
-            link = HostLink(connection, part, devices=devices, directory_of=directory_of)
+            link = HostLink(connection, part, devices=devices)
             came[part] = link
             on_link(link)
             if len(came) == len(told.parts):
@@ -220,15 +216,8 @@ class _Stranger(ServerConnection):
         super().connection_lost(exc)
 
 
-async def reached(
-    told: JoinHosts,
-    own: NodeId,
-    *,
-    devices: int,
-    address: str,
-    tls: TlsFiles | None,
-) -> HostLink | None:
-    """Connect a part, from its own address, to its head; None: it could not be reached in time.
+async def reached(told: JoinHosts, own: AgentConfig, tls: TlsFiles | None) -> HostLink | None:
+    """Connect this part, from its own address, to its head; None: it could not be reached in time.
 
     Raises:
         ConfigError: the files of TLS cannot be used.
@@ -239,7 +228,7 @@ async def reached(
         async with asyncio.timeout(JOIN_S):
             while True:
                 try:
-                    link = await _connect(told, own, devices, address, trust)
+                    link = await _connect(told, own, trust)
                 except OSError as error:
                     why = shortage_of(error)
                 except WebSocketException as error:
@@ -254,21 +243,17 @@ async def reached(
 
 
 async def _connect(
-    told: JoinHosts,
-    own: NodeId,
-    devices: int,
-    address: str,
-    trust: ssl.SSLContext | None,
+    told: JoinHosts, own: AgentConfig, trust: ssl.SSLContext | None
 ) -> HostLink | None:
     nonce = secrets.token_hex(16)
-    shown = (own, devices, nonce)
+    shown = (own.node, own.devices, nonce)
     connection = await connect(
         f"{'ws' if trust is None else 'wss'}://{told.endpoint}",
         ssl=trust,
-        local_addr=(address, 0),
+        local_addr=(own.address, 0),
         additional_headers={
-            _PART: own,
-            _DEVICES: str(devices),
+            _PART: own.node,
+            _DEVICES: str(own.devices),
             _NONCE: nonce,
             _PROOF: proof(told.secret, "part", told.head, *shown),
         },
@@ -285,7 +270,7 @@ async def _connect(
     if not hmac.compare_digest(said, proof(told.secret, "head", told.head, *shown)):
         connection.transport.abort()
         return None
-    return HostLink(connection, told.head, devices=0, directory_of=lambda replica: None)
+    return HostLink(connection, told.head)
 
 
 def _shown(request: Request, told: JoinHosts) -> Shown | None:

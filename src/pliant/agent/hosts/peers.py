@@ -64,7 +64,7 @@ class PartPeers:
         ways: list[Coroutine[Any, Any, object]] = [self._reach(one) for one in self._earlier]
         if self._later:
             seen = self._seen_from(self._config.node)
-            ways.append(self._listener.awaited(seen, lambda replica: None, self._keep))
+            ways.append(self._listener.awaited(seen, self._keep))
         await asyncio.gather(*map(self._spawn, ways))
 
     async def close(self) -> None:
@@ -76,14 +76,7 @@ class PartPeers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _reach(self, part: NodeId) -> None:
-        config = self._config
-        link = await reached(
-            self._seen_from(part),
-            config.node,
-            devices=config.devices,
-            address=config.address,
-            tls=self._tls,
-        )
+        link = await reached(self._seen_from(part), self._config, self._tls)
         if link is not None:
             self._keep(link)
             self._spawn(link.run())

@@ -72,14 +72,13 @@ class Tunnels:
         *,
         say: Callable[[TunnelRecord], None],
         write: Callable[[bytes], Awaitable[None]],
-        directory_of: Callable[[ReplicaId], Path | None],
     ) -> None:
-        """``say``: in order with what is written; ``directory_of``: in which a replica meets here,
-        if it does.
-        """
+        """``say``: in order with what is written."""
+        self.directory_of: Callable[[ReplicaId], Path | None] = lambda replica: None
+        """Returns the directory in which a replica meets here, if it does."""
+
         self._say = say
         self._write = write
-        self._directory_of = directory_of
         self._streams: dict[int, _Stream] = {}
         self._servers: dict[ReplicaId, list[asyncio.Server]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,7 +153,7 @@ class Tunnels:
         self._spawn(self._carry(number, stream, reader, writer))
 
     async def _lead(self, record: TunnelOpened, stream: _Stream) -> None:
-        while (directory := self._directory_of(record.replica)) is not None:
+        while (directory := self.directory_of(record.replica)) is not None:
             with suppress(OSError):
                 reader, writer = await asyncio.open_unix_connection(directory / record.socket)
                 await self._carry(record.stream, stream, reader, writer)
