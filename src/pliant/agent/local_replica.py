@@ -2,7 +2,7 @@
 
 Owns what makes several processes one replica: who of them speaks, whose end is the end of all, and
 that they live only together.  Of a host group the last of them are on other hosts, whose agents do
-the same for their own (``hosts.member_replica``).  Knows nothing of starting processes, of devices,
+the same for their own (``hosts.member``).  Knows nothing of starting processes, of devices,
 or of the coordinator.
 
     worker 0  --events, notes--------> the coordinator, as the only worker of a replica would

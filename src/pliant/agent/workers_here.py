@@ -1,8 +1,8 @@
 """What an agent does alike with all workers of its host, whoever speaks for their replica.
 
 Owns the way of a replica's workers on this host: opened, started, reaped, drained, closed.
-``replicas_here`` and ``local_replica`` add what an agent does for replicas that it speaks for;
-``hosts.member`` and ``hosts.member_replica`` what a part of a host group does for its head.
+``replicas_here`` and ``local_replica`` add what an agent does for replicas that it speaks for,
+``hosts.member`` what a part of a host group does for its head.
 """
 
 from __future__ import annotations
