@@ -181,8 +181,9 @@ class HostGroups:
         chosen = host_groups.host_groups(self._alone(), self._tries, self._rule, now_s=now_s)
         if chosen:
             await confirm()
+        alone = {one.node for one in self._alone()}  # one may have gone meanwhile
         for joint in chosen:
-            if all(map(self._is_alone, joint.hosts)):  # one may have gone meanwhile
+            if alone.issuperset(joint.hosts):
                 self._tell(joint, incarnation)
 
     def _tell(self, joint: NodeHosts, incarnation: Incarnation) -> None:
@@ -210,10 +211,6 @@ class HostGroups:
         """Return the hosts that can be one with nobody, and why."""
         known = ((node, host.obstacle) for node, host in self._hosts.items() if host.obstacle)
         return tuple(sorted(known))
-
-    def _is_alone(self, node: NodeId) -> bool:
-        host = self._hosts.get(node)
-        return host is not None and host.alone is not None and self._nodes.is_connected(node)
 
     def _lose(self, node: NodeId, now_s: float) -> None:
         """Take note that a host is of no node any more; two that were one have lost each other."""
