@@ -221,17 +221,14 @@ async def test_a_connection_that_does_not_say_who_it_is_is_closed(world: World) 
     await world.refused("agent", 1)
 
 
-def test_a_connection_that_says_nothing_is_closed(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_a_connection_that_says_nothing_is_closed(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pliant.coordinator.channel.HELLO_S", 0.1)
-
-    async def scene(world: World) -> None:
-        async with world.agent() as agent:
-            with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(agent.recv(), DEADLINE_S)
-
-    play(scene)
+    async with world.agent() as agent:
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(agent.recv(), DEADLINE_S)
 
 
 async def speak(agent: ClientConnection) -> None:
@@ -269,21 +266,18 @@ async def test_an_agent_that_speaks_keeps_its_name_from_one_that_was_started_lat
     assert "node_lost" not in kinds
 
 
-def test_an_agent_takes_the_place_of_one_of_which_only_the_connection_is_left(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_an_agent_takes_the_place_of_one_of_which_only_the_connection_is_left(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a power failure: nobody has closed it."""
     monkeypatch.setattr(nodes, "LOOK_S", 0.05)
+    async with world.agent() as agent, world.agent() as other:
+        await agent.send(wire(living(AgentLife(boot=7, uptime=9, at=1))))
+        await hear(agent)
+        await other.send(wire(living(AgentLife(boot=8, uptime=1, at=2))))
 
-    async def scene(world: World) -> None:
-        async with world.agent() as agent, world.agent() as other:
-            await agent.send(wire(living(AgentLife(boot=7, uptime=9, at=1))))
-            await hear(agent)
-            await other.send(wire(living(AgentLife(boot=8, uptime=1, at=2))))
-
-            assert await hear(other) == WORK
-
-    play(scene)
+        assert await hear(other) == WORK
 
 
 @scene()

@@ -106,19 +106,16 @@ async def is_answered(world: World) -> bool:
 
 
 @pytest.mark.parametrize("said", [b"", HEAD, b"\x16\x03\x01"])
-def test_who_holds_every_place_loses_the_oldest(
-    play: Play, monkeypatch: pytest.MonkeyPatch, said: bytes
+@scene()
+async def test_who_holds_every_place_loses_the_oldest(
+    world: World, *, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
     monkeypatch.setattr(connections, "REQUEST_S", 1000.0)  # none goes by itself
-
-    async def scene(world: World) -> None:
-        held = [await world.connect(said) for _ in range(40)]
-        assert await is_answered(world)
-        for sock in held[:30]:
-            await world.closed(sock)
-
-    play(scene)
+    held = [await world.connect(said) for _ in range(40)]
+    assert await is_answered(world)
+    for sock in held[:30]:
+        await world.closed(sock)
 
 
 @pytest.mark.parametrize(
@@ -132,64 +129,54 @@ def test_who_holds_every_place_loses_the_oldest(
     ],
     ids=["nothing", "half a head", "one request and a half", "half a body"],
 )
-def test_who_does_not_say_what_it_wants_is_not_waited_for(
-    play: Play, monkeypatch: pytest.MonkeyPatch, said: bytes
+@scene()
+async def test_who_does_not_say_what_it_wants_is_not_waited_for(
+    world: World, *, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.2)
-
-    async def scene(world: World) -> None:
-        sock = await world.connect(said)
-        heard = await world.closed(sock)
-        assert heard.count(b"200 OK") == said.count(b"\r\n\r\n") - said.count(b"POST")
-        assert await is_answered(world)
-
-    play(scene)
+    sock = await world.connect(said)
+    heard = await world.closed(sock)
+    assert heard.count(b"200 OK") == said.count(b"\r\n\r\n") - said.count(b"POST")
+    assert await is_answered(world)
 
 
-def test_who_waits_for_an_answer_is_waited_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_who_waits_for_an_answer_is_waited_for(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.05)
-
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            asked = asyncio.create_task(people.get("/v1/slow"))
-            await asyncio.sleep(0.3)
-            world.go_on.set()
-            assert (await asked).status_code == 200
-
-    play(scene)
+    async with world.people() as people:
+        asked = asyncio.create_task(people.get("/v1/slow"))
+        await asyncio.sleep(0.3)
+        world.go_on.set()
+        assert (await asked).status_code == 200
 
 
-def test_who_waits_for_an_answer_keeps_its_place_in_a_flood(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_who_waits_for_an_answer_keeps_its_place_in_a_flood(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
-
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            asked = asyncio.create_task(people.get("/v1/slow"))
-            await world.until(lambda: any(one.is_answering for one in world.limited()))
-            held = [await world.connect(b"") for _ in range(40)]
-            for sock in held[:30]:
-                await world.closed(sock)
-            world.go_on.set()
-            assert (await asked).status_code == 200
-
-    play(scene)
+    async with world.people() as people:
+        asked = asyncio.create_task(people.get("/v1/slow"))
+        await world.until(lambda: any(one.is_answering for one in world.limited()))
+        held = [await world.connect(b"") for _ in range(40)]
+        for sock in held[:30]:
+            await world.closed(sock)
+        world.go_on.set()
+        assert (await asked).status_code == 200
 
 
-def test_an_answer_that_nobody_reads_gives_its_place_up(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_an_answer_that_nobody_reads_gives_its_place_up(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.1)
     monkeypatch.setattr(connections, "ANSWER_S", 0.2)
     ask = b"GET /v1/large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
-
-    async def scene(world: World) -> None:
-        await world.connect(ask)
-        await world.until(world.limited)
-        await world.until(lambda: not world.limited())
-
-    play(scene)
+    await world.connect(ask)
+    await world.until(world.limited)
+    await world.until(lambda: not world.limited())
 
 
 @pytest.mark.parametrize(("descriptors", "places"), [(1 << 20, 256), (100, 25), (10, 8)])
@@ -201,22 +188,19 @@ def test_places_are_a_part_of_the_descriptors(
     assert connections.most_connections() == places
 
 
-def test_too_many_requests_at_once_are_told_to_come_again(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_too_many_requests_at_once_are_told_to_come_again(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_app, "MAX_IN_FLIGHT", 2)
-
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            asked = [asyncio.create_task(people.get("/v1/slow")) for _ in range(3)]
-            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            assert [task.result().status_code for task in done] == [503]
-            world.go_on.set()
-            codes = sorted([(await task).status_code for task in asked])
-            assert codes == [200, 200, 503]
-            assert (await people.get("/v1/slow")).status_code == 200
-
-    play(scene)
+    async with world.people() as people:
+        asked = [asyncio.create_task(people.get("/v1/slow")) for _ in range(3)]
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status_code for task in done] == [503]
+        world.go_on.set()
+        codes = sorted([(await task).status_code for task in asked])
+        assert codes == [200, 200, 503]
+        assert (await people.get("/v1/slow")).status_code == 200
 
 
 FREE = 40
@@ -250,21 +234,18 @@ async def test_who_takes_every_descriptor_is_outlived(
             assert (await people.get("/healthz")).status_code == 200
 
 
-def test_an_answer_that_takes_long_is_waited_for(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_an_answer_that_takes_long_is_waited_for(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an audit does; who is to answer it says for how long."""
     monkeypatch.setattr(connections, "REQUEST_S", 2.0)
     monkeypatch.setattr(connections, "ANSWER_S", 1.0)
-
-    async def scene(world: World) -> None:
-        async with world.people() as people:
-            asked = asyncio.create_task(people.get("/v1/slow"))
-            await asyncio.sleep(3.0)
-            world.go_on.set()
-            assert (await asked).json() == "done"
-
-    play(scene)
+    async with world.people() as people:
+        asked = asyncio.create_task(people.get("/v1/slow"))
+        await asyncio.sleep(3.0)
+        world.go_on.set()
+        assert (await asked).json() == "done"
 
 
 ASKS_FOR_SOCKET = (
@@ -296,17 +277,16 @@ async def test_a_server_stops_while_a_websocket_is_being_closed(world: World) ->
     world.go_on.set()
 
 
-def test_a_websocket_owes_no_request(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_a_websocket_owes_no_request(
+    world: World, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.1)
-
-    async def scene(world: World) -> None:
-        sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
-        assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
-        await asyncio.sleep(0.4)
-        assert world.server._server.server_state.connections
-        world.go_on.set()
-
-    play(scene)
+    sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
+    assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
+    await asyncio.sleep(0.4)
+    assert world.server._server.server_state.connections
+    world.go_on.set()
 
 
 HOST = "127.0.0.1"
@@ -425,33 +405,27 @@ async def test_who_speaks_plain_http_is_told_to_speak_tls(world: EncryptedWorld)
     [b"", hello(3), hello(100), hello(4000), b"\x00" * 100],
     ids=["nothing", "a word", "half a hello", "a hello", "garbage"],
 )
-def test_who_does_not_finish_the_handshake_loses_its_place(
-    play_tls: Callable[[Scene], None], monkeypatch: pytest.MonkeyPatch, said: bytes
+@scene(by="play_tls")
+async def test_who_does_not_finish_the_handshake_loses_its_place(
+    world: EncryptedWorld, *, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
-
-    async def scene(world: EncryptedWorld) -> None:
-        held = [await world.connect(said) for _ in range(40)]
-        assert await world.is_answered()
-        for sock in held[:30]:
-            await world.closed(sock)
-
-    play_tls(scene)
+    held = [await world.connect(said) for _ in range(40)]
+    assert await world.is_answered()
+    for sock in held[:30]:
+        await world.closed(sock)
 
 
 @pytest.mark.parametrize(
     "said", [b"", hello(100), hello(4000)], ids=["nothing", "half a hello", "a hello"]
 )
-def test_who_does_not_finish_the_handshake_is_not_waited_for(
-    play_tls: Callable[[Scene], None], monkeypatch: pytest.MonkeyPatch, said: bytes
+@scene(by="play_tls")
+async def test_who_does_not_finish_the_handshake_is_not_waited_for(
+    world: EncryptedWorld, *, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.5)
-
-    async def scene(world: EncryptedWorld) -> None:
-        await world.closed(await world.connect(said))
-        assert await world.is_answered()
-
-    play_tls(scene)
+    await world.closed(await world.connect(said))
+    assert await world.is_answered()
 
 
 @scene(by="play_tls")
