@@ -142,7 +142,8 @@ def lose_nothing(directory: Path, row: Row) -> None:
         num_workers=int(row.model == "cnn"),
         windows_above=0 if row.way == "windows" else 1 << 40,
     )
-    if row.moment in STEP and row.who == ONE:
+    if row.moment in STEP and row.who == ONE and row.model != "cnn":
+        # Of one with loaders the end may be told after the others have found their step broken.
         assert len(outcome.kinds("reform")) == 1
 
 
