@@ -77,22 +77,10 @@ def serve(draft: Draft) -> None:
     """Serve requests until none can be."""
     queue = _queue(draft)
     while queue:
-        place, kind, group = heapq.heappop(queue)
-        now = _place(draft, kind, group)
-        if now is None:
-            continue
-        if now > place:
-            heapq.heappush(queue, (now, kind, group))
-            continue
-        entry = draft.first(kind, group)
-        takings, borrows = draft.takings, draft.owed(entry.claim.team) < 0
-        if not _served(draft, entry, _next_place(draft, queue, kind, group)):
-            continue
-        is_looser = draft.takings > takings or (draft.owed(entry.claim.team) < 0) != borrows
-        if is_looser or kind == WAITING:
+        _, kind, group = heapq.heappop(queue)
+        next_place = _next_place(draft, queue, kind, group)
+        if _served(draft, draft.first(kind, group), next_place):
             queue = _queue(draft)
-        else:
-            _requeue(draft, queue, entry.name, group)
     rest(draft)
 
 
@@ -137,27 +125,12 @@ def holder(draft: Draft, request: TakeRequest) -> TakeRequest | None:
 
 def _queue(draft: Draft) -> list[tuple[Rank, str, Group]]:
     queue = [
-        (place, kind, group)
+        (_rank(draft, kind, group, keys[0]), kind, group)
         for kind in (WAITING, GROWING)
-        for group in draft.lists[kind]
-        if (place := _place(draft, kind, group)) is not None
+        for group, keys in draft.lists[kind].items()
     ]
     heapq.heapify(queue)
     return queue
-
-
-def _requeue(draft: Draft, queue: list[tuple[Rank, str, Group]], name: str, group: Group) -> None:
-    """Queue the lists where this claim was and is; the others are queued, or cannot be served."""
-    groups = {one for kind, one, _ in state.listed(draft.entry(name)) if kind == GROWING}
-    for one in groups | {group}:
-        if (place := _place(draft, GROWING, one)) is not None:
-            heapq.heappush(queue, (place, GROWING, one))
-
-
-def _place(draft: Draft, kind: str, group: Group) -> Rank | None:
-    """Return the rank of the first request of a list, read off its key; None: it is empty."""
-    keys = draft.lists[kind].get(group)
-    return None if keys is None else _rank(draft, kind, group, keys[0])
 
 
 def _next_place(
