@@ -68,15 +68,9 @@ _NUMBER = re.compile(r"\d+([.:,]\d+)*([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOrders:
-    """What a script under check is asked."""
+class CheckHold:
+    """When a script under check waits, and what breaks in it."""
 
-    recordings: str
-    """Directory for what it records; once it has a file ``go`` nobody waits any more."""
-    steps: int
-    """After so many it ends as if that were the total."""
-    checkpoints: str
-    """Place in which it keeps them, wherever it says."""
     hold_from: int | None = None
     """From this boundary on it trains only together with ``hold_for``; None: it never waits."""
     hold_for: int = 0
@@ -88,17 +82,25 @@ class CheckOrders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckHistory:
+class CheckOrders(CheckHold):
+    """What a script under check is asked."""
+
+    recordings: str
+    """Directory for what it records; once it has a file ``go`` nobody waits any more."""
+    steps: int
+    """After so many it ends as if that were the total."""
+    checkpoints: str
+    """Place in which it keeps them, wherever it says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckHistory(CheckHold):
     """What happens to the replicas of a script."""
 
     name: str
     words: str
     start: int
     least: int = 1
-    hold_from: int | None = None
-    hold_for: int = 0
-    holds_once: bool = False
-    fault: str = ""
     act: str = ""
     """What is asked of the job once it waits: ``scale`` or ``suspend``."""
 

@@ -18,11 +18,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pliant.core.checked import CHECK_VARIABLE, CheckHistory, CheckOrders, FileSeen, Trace
+from pliant.core.checked import (
+    CHECK_VARIABLE,
+    CheckHistory,
+    CheckHold,
+    CheckOrders,
+    FileSeen,
+    Trace,
+)
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PliantError
 from pliant.http.client import Caller
 from pliant.machine import run_files
@@ -46,9 +53,6 @@ POLL_S = 0.05
 
 END_S = 10.0
 """Longest wait for a run that is told to end, in seconds."""
-
-ORDERS = ("hold_from", "hold_for", "holds_once", "fault")
-"""What a history asks of each replica."""
 
 RESTARTS = 3
 """Of replicas that fail: whoever fails by itself fails again."""
@@ -99,7 +103,7 @@ def play(stage: CheckStage, history: CheckHistory, limit_s: float) -> Played:
     here = _Play(stage, history)
     given = f"--min {history.least} --max 2 --start {history.start} --max-restarts {RESTARTS}"
     given += f" --show none --name {history.name} --workers-per-replica {stage.workers}"
-    orders = {name: getattr(history, name) for name in ORDERS}
+    orders = {one.name: getattr(history, one.name) for one in fields(CheckHold)}
     words = ("-m", "pliant", "run", *given.split(), "--out", str(here.out), *stage.words)
     played = here.run(words, orders, act=history.act, limit_s=limit_s)
     if history.act != "suspend" or played.code != EXIT_STOPPED:

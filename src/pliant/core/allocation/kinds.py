@@ -159,10 +159,6 @@ def _first(pool: KindedPool) -> str:
     return next(iter(pool.pools))
 
 
-def _numbers(pool: KindedPool, kind: str) -> tuple[int, ...]:
-    return tuple(device for device, other in enumerate(pool.kinds) if other == kind)
-
-
 def _refusal(pool: KindedPool, claim: values.Claim) -> str:
     """Say why a claim can never be met because of its kind; nothing if it may."""
     kind = claim.device_kind or _first(pool)
@@ -184,9 +180,7 @@ def _of_kind(pool: KindedPool, kind: str, event: values.Event) -> values.Event |
         event, values.Cordoned | values.Drained | values.Uncordoned
     ):
         return event
-    mine = set(_numbers(pool, kind))
-    strange = [device for device in event.devices if device >= len(pool.kinds) or device < 0]
-    devices = tuple(device for device in event.devices if device in mine) + tuple(strange)
+    devices = tuple(device for device in event.devices if pool.kinds[device] == kind)
     return replace(event, devices=devices) if devices else None
 
 

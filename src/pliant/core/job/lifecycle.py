@@ -28,7 +28,7 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes
-from pliant.core.membership.state import NEVER, Membership, is_finished, members, under_way
+from pliant.core.membership.state import NEVER, busy_until_s, is_finished, members, under_way
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.text import counted, worker_name
@@ -80,8 +80,9 @@ def begin_stop(tx: Transaction, cause: JobPhaseCause) -> None:
 
 def end_if_stop_is_overdue(tx: Transaction) -> None:
     """End a job whose members do not come to the boundary at which they were to stop."""
+    known = tx.job.membership
     if tx.job.ending.stop_by_s <= tx.now_s:  # who saves its last state says that it is busy
-        tx.job.ending = replace(tx.job.ending, stop_by_s=_busy_until_s(tx.job.membership, tx.now_s))
+        tx.job.ending = replace(tx.job.ending, stop_by_s=busy_until_s(known, members(known)))
     if tx.job.ending.stop_by_s <= tx.now_s:
         late = f"{_stopped(tx.job)}, without reaching a step boundary in time"
         _end_stopped(tx, late)
@@ -409,12 +410,6 @@ def _end_stopped(tx: Transaction, reason: str) -> None:
     if code is None:
         code, why = EXIT_STOPPED, reason
     end_job(tx, code, why, JobPhaseCause.STOP_CUT_SHORT)
-
-
-def _busy_until_s(membership: Membership, now_s: float) -> float:
-    """Return until when a member has asked to be waited for; now if none has."""
-    pulses = (membership.pulses.get(name) for name in members(membership))
-    return max((pulse.busy_until_s for pulse in pulses if pulse is not None), default=now_s)
 
 
 def _stopped(job: Job) -> str:

@@ -365,9 +365,10 @@ def mute_until_s(state: Membership, moment: Moment) -> float:
     return min(moment.now_s + moment.timeouts.heartbeat_s, since_s + moment.timeouts.hang_s)
 
 
-def busy_until_s(state: Membership) -> float:
-    """Return until when one of the awaited has asked for patience."""
-    return max((state.pulses[r].busy_until_s for r in state.wait.awaiting), default=0.0)
+def busy_until_s(state: Membership, names: Iterable[ReplicaId]) -> float:
+    """Return until when one of these has asked for patience."""
+    said = (state.pulses[name] for name in names if name in state.pulses)
+    return max((pulse.busy_until_s for pulse in said), default=0.0)
 
 
 def is_finished(state: Membership) -> bool:

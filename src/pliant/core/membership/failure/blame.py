@@ -94,7 +94,9 @@ def still_broken(state: Membership, moment: Moment) -> Outcome:
     it alone holds the state.  Nobody is given up before all the others are heard again.
     """
     mute = mute_holders(state) & (state.wait.awaiting - state.wait.arrived)
-    until_s = max(mute_until_s(state, moment), busy_until_s(state) if mute else 0.0)
+    until_s = max(
+        mute_until_s(state, moment), busy_until_s(state, state.wait.awaiting) if mute else 0.0
+    )
     if until_s > moment.now_s or mute - dispensable(state, mute):
         return changes.reform(state, moment, cause="still broken")
     if mute:

@@ -107,10 +107,10 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 
     Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
     """
-    busy_until_s = max((state.pulses[r].busy_until_s for r in members(state)), default=0.0)
-    began_s = max(busy_until_s, moment.now_s)
+    until_s = busy_until_s(state, members(state))
+    began_s = max(until_s, moment.now_s)
     state = replace(state, wait=replace(state.wait, hung_at_s=began_s + moment.timeouts.hang_s))
-    if busy_until_s > moment.now_s:
+    if until_s > moment.now_s:
         return state, ()
     hung = worker_activity.awaited(state)
     if not hung:
@@ -142,7 +142,7 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
 
     Of joiners that are unable only those are late: the others wait for them.
     """
-    if (until_s := busy_until_s(state)) > moment.now_s:
+    if (until_s := busy_until_s(state, state.wait.awaiting)) > moment.now_s:
         return replace(state, wait=replace(state.wait, deadline_s=until_s)), ()
     silent, joiners = state.wait.awaiting, state.orders.joiners
     reason = f"did not prepare generation {under_way(state).generation} in time"
@@ -172,7 +172,7 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
     has failed with nobody to blame, which may happen a few times.
     """
-    until_s = max(busy_until_s(state), mute_until_s(state, moment))
+    until_s = max(busy_until_s(state, state.wait.awaiting), mute_until_s(state, moment))
     if until_s > moment.now_s:
         return replace(state, wait=replace(state.wait, deadline_s=until_s)), ()
     silent = state.wait.awaiting - state.wait.arrived
