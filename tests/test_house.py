@@ -26,7 +26,6 @@ CROSS_MODULE_TESTS = {
     "core/job/test_died_together.py": "of one event follows something in several modules",
     "core/allocation/test_machine.py": "a state machine of everything that can happen to a pool",
     "core/allocation/test_page.py": "the examples of docs/explanation/allocation.md",
-    "core/job/test_waking.py": "controller and members, of whom one slept too long",
     "core/test_explorer.py": "controller and members in every order of events",
     "engine/test_against_plain_loop.py": "a session alone and a plain loop",
     "engine/test_checkpointing.py": "a session, the state and the checkpoints of it",
