@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import pytest
+from tests.core.tables import reached
 
 from pliant.core.errors import TransitionError
+from pliant.core.job.transitions import JOB_PHASES, REPLICAS
+from pliant.core.membership.transitions import MEMBERS, PHASES
 from pliant.core.transitions import Machine
 
 
@@ -53,3 +57,11 @@ def test_the_error_tells_what_went_before() -> None:
         DOOR.follow(Door.SHUT, "sold", Door.GONE, history=("pulled", "pushed"))
 
     assert raised.value.history == ("pulled", "pushed")
+
+
+@pytest.mark.parametrize("machine", [PHASES, MEMBERS, JOB_PHASES, REPLICAS])
+def test_every_state_has_a_row_and_is_reached_and_one_is_the_last(machine: Machine[Any]) -> None:
+    states: type[StrEnum] = type(machine.initial)
+
+    assert set(machine.rows) == set(states) == reached(machine)
+    assert len(machine.terminal) == 1

@@ -8,17 +8,14 @@ commands, builds and the script go on in any order.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 from tests.core.explorer.cases import Case, run
 from tests.core.explorer.world import Faults
+from tests.core.tables import entries, recorded
 
 from pliant.core.errors import TransitionError
 from pliant.core.events import (
@@ -45,71 +42,15 @@ from pliant.core.membership.member import Abandon, Build, Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
-from pliant.core.transitions import Machine
 from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
 from pliant.simulate.replay_player import CoreAlone, play
 
 A, B, C = (ReplicaId(name) for name in "abc")
 ONE = Incarnation(1)
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
-MACHINES: tuple[Machine[Any], ...] = (PHASES, MEMBERS)
-
-Entry = tuple[str, str, str, str]
-"""Machine, state, cause, and the state that follows."""
-
-
-def entries(machine: Machine[Any]) -> set[Entry]:
-    return {
-        (machine.name, state, cause, after)
-        for state, row in machine.rows.items()
-        for cause, following in row.items()
-        for after in following
-    }
-
-
-@contextmanager
-def recorded() -> Iterator[set[Entry]]:
-    """Note every entry of every table that is used."""
-    seen: set[Entry] = set()
-    follow, hears = Machine.follow, Machine.hears
-
-    def following(
-        machine: Machine[StrEnum],
-        state: StrEnum,
-        cause: str,
-        after: StrEnum,
-        *,
-        history: Sequence[object] = (),
-    ) -> StrEnum:
-        after = follow(machine, state, cause, after, history=history)
-        seen.add((machine.name, state, cause, after))
-        return after
-
-    def hearing(machine: Machine[StrEnum], state: StrEnum, cause: str) -> bool:
-        is_heard = hears(machine, state, cause)
-        if is_heard:
-            seen.add((machine.name, state, cause, state))
-        return is_heard
-
-    with mock.patch.multiple(Machine, follow=following, hears=hearing):
-        yield seen
 
 
 # --- the tables -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine.name))
-def test_every_state_has_a_row_and_is_reached(machine: Machine[Any]) -> None:
-    states: type[StrEnum] = type(machine.initial)
-    assert set(machine.rows) == set(states)
-
-    reached = {machine.initial}
-    while (
-        more := reached.union(*(s for state in reached for s in machine.rows[state].values()))
-    ) != reached:
-        reached = more
-
-    assert reached == set(machine.rows)
 
 
 def test_what_is_lost_or_leaves_stays_so() -> None:
