@@ -24,9 +24,6 @@ NodeId = NewType("NodeId", str)
 Labels = tuple[tuple[str, str], ...]
 """What a node says of where it is: each key with its value."""
 
-JobId = NewType("JobId", str)
-"""Name of one training run, however often it is resized."""
-
 Generation = NewType("Generation", int)
 """Number of one attempt at a fixed membership.  Grows; never reused, even if it fails.  0: none."""
 

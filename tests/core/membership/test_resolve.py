@@ -105,14 +105,12 @@ def test_the_highest_lineage_counts_however_short_it_is() -> None:
 def test_a_first_generation_takes_its_state_from_the_origin() -> None:
     resolution = resolve([EMPTY, EMPTY, EMPTY], origin_rank=1)
 
-    assert resolution.fresh
     assert (resolution.survivors, resolution.joiners) == ((1,), (0, 2))
 
 
 def test_the_origin_does_not_matter_once_anyone_holds_state() -> None:
     resolution = resolve([EMPTY, at(0, 0)], origin_rank=0)
 
-    assert not resolution.fresh
     assert (resolution.survivors, resolution.joiners) == ((1,), (0,))
 
 
@@ -122,7 +120,6 @@ RESTORE = Restore(checkpoint="step-8", committed=8, lineage=Lineage(2))
 def test_nobody_holds_the_state_of_a_restore_before_it_is_loaded() -> None:
     resolution = resolve([EMPTY, EMPTY], origin_rank=1, restore=RESTORE)
     assert (resolution.survivors, resolution.joiners) == ((1,), (0,))
-    assert not resolution.fresh
 
     seats = tuple(Seat(replica=ReplicaId(name), endpoint="") for name in "ab")
     order = Order(generation=Generation(1), members=seats, restore=RESTORE)

@@ -85,11 +85,9 @@ class Resolution:
     joiners: tuple[int, ...]
     """Receive state, whatever they had."""
 
-    fresh: bool = False
-    """Nobody held state: the one survivor is the origin with its initial state, at step 0."""
-
     restore: Restore | None = None
-    """Nobody held state: the one survivor is the origin, which first loads this checkpoint."""
+    """Nobody held state: the one survivor is the origin, which first loads this checkpoint; None:
+    somebody did, or the origin has its initial state, at step 0."""
 
 
 def resolve(
@@ -146,7 +144,6 @@ def _first_state(
         lineage=restore.lineage if restore else headers[origin_rank].lineage,
         calls=headers[origin_rank].calls,
         joiners=tuple(rank for rank in range(len(headers)) if rank != origin_rank),
-        fresh=restore is None,
         restore=restore,
     )
 
