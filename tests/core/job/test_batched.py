@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +27,7 @@ from pliant.core.events import (
 )
 from pliant.core.job import controller
 from pliant.core.job.batched import hear_answers, hear_heartbeats
-from pliant.core.job.state import Job, JobPhase, JobSettings, Ready
+from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, NodeId, ReplicaId
@@ -79,12 +77,6 @@ def test_all_old_members_but_the_last_awaited_are_heard_together() -> None:
     assert hear_answers(GROWING, prepared(NAMES[:6]), now_s=2.0, settings=SETTINGS)[1] == 6
     assert hear_answers(SWITCHING, switched(NAMES[:6]), now_s=2.0, settings=SETTINGS)[1] == 6
     assert hear_answers(REFORMING, switched(NAMES[1:6]), now_s=2.0, settings=SETTINGS)[1] == 4
-
-
-def test_of_a_joiner_more_follows_than_that_it_has_answered() -> None:
-    with_joiner = switched([NAMES[6], *NAMES[:3]])
-
-    assert hear_answers(SWITCHING, with_joiner, now_s=2.0, settings=SETTINGS)[1] == 0
 
 
 names = st.sampled_from(NAMES)
@@ -163,68 +155,6 @@ def test_all_signs_that_tell_no_news_are_heard_together_each_as_often_as_it_come
 
     for job in (SIX, GROWING, SWITCHING):
         assert hear_heartbeats(job, said, now_s=2.0, settings=SETTINGS)[1] == 9
-
-
-def test_what_follows_the_first_other_event_is_not_heard_before_it() -> None:
-    killed = Exited(replica=NAMES[1], kind=ExitKind.SIGNAL)
-    said: list[Event] = [life(NAMES[0]), killed, life(NAMES[1])]
-
-    assert hear_heartbeats(SIX, said, now_s=2.0, settings=SETTINGS)[1] == 1
-
-
-@pytest.mark.parametrize(
-    "news",
-    [
-        replace(life(NAMES[1]), committed=1),
-        replace(life(NAMES[1]), calls=1),
-        replace(life(NAMES[1]), held_up_by=0),
-        replace(life(NAMES[1]), is_spoken_for=True),
-        replace(life(NAMES[1]), slow=20),
-        life(ReplicaId("r99")),
-    ],
-    ids=["a step", "a call", "held up", "mute", "slow", "a stranger"],
-)
-def test_a_sign_that_tells_more_is_left_to_the_controller(news: Progressed) -> None:
-    assert hear_heartbeats(SIX, [life(NAMES[0]), news], now_s=2.0, settings=SETTINGS)[1] == 1
-
-
-def test_of_one_that_was_in_trouble_the_next_sign_is_left_to_the_controller() -> None:
-    for said in (
-        replace(life(NAMES[0]), held_up_by=0),
-        replace(life(NAMES[0]), is_spoken_for=True),
-        replace(life(NAMES[0]), slow=20),
-    ):
-        job = after([said], job=SIX)
-        assert hear_heartbeats(job, [life(NAMES[0])], now_s=2.0, settings=SETTINGS)[1] == 0
-
-
-def test_of_one_that_is_lost_or_not_heard_yet_the_next_sign_is_left_to_the_controller() -> None:
-    unheard = replace(
-        SIX.membership, trouble=replace(SIX.membership.trouble, unheard=frozenset({NAMES[0]}))
-    )
-    lost = replace(SIX.replicas[NAMES[0]], is_lost=True)
-
-    for job in (
-        replace(SIX, membership=unheard),
-        replace(SIX, replicas=SIX.replicas.put(NAMES[0], lost)),
-    ):
-        assert hear_heartbeats(job, [life(NAMES[0])], now_s=2.0, settings=SETTINGS)[1] == 0
-
-
-def test_who_waits_for_the_others_in_the_next_generation_has_arrived() -> None:
-    waits = replace(life(NAMES[1]), waiting=Generation(2))
-
-    assert hear_heartbeats(REFORMING, [waits], now_s=2.0, settings=SETTINGS)[1] == 0
-    assert hear_heartbeats(SIX, [waits], now_s=2.0, settings=SETTINGS)[1] == 1
-
-
-def test_nobody_is_heard_together_who_registers_or_after_a_sleep_of_the_coordinator() -> None:
-    recovering = replace(SIX, phase=JobPhase.RECOVERING)
-    remembered = replace(SIX, membership=replace(SIX.membership, phase=Phase.REMEMBERED))
-
-    assert hear_heartbeats(recovering, [life(NAMES[0])], now_s=2.0, settings=SETTINGS)[1] == 0
-    assert hear_heartbeats(remembered, [life(NAMES[0])], now_s=2.0, settings=SETTINGS)[1] == 0
-    assert hear_heartbeats(SIX, [life(NAMES[0])], now_s=700.0, settings=SETTINGS)[1] == 0
 
 
 sign_generations = st.integers(0, 6).map(Generation)
