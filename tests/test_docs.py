@@ -197,8 +197,8 @@ def test_a_limit_on_a_page_is_that_of_the_code(page: str, sentence: str) -> None
 def _limits() -> dict[str, str]:
     """Return the limits that pages tell, as they tell them."""
     from pliant.agent import placement
+    from pliant.checkpoint import lease
     from pliant.checkpoint.checkpoint import Checkpoint
-    from pliant.checkpoint.lease import holder
     from pliant.checkpoint.store import base, objects
     from pliant.core import durability, tenancy
     from pliant.core.allocation import admission
@@ -253,4 +253,4 @@ def _limits() -> dict[str, str]:
     }
     minutes = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     said = {name: f"{value:g}" for name, value in values.items()}
-    return said | {"lease_minutes": minutes[round(holder.TTL_S / 60)]}
+    return said | {"lease_minutes": minutes[round(lease.TTL_S / 60)]}

@@ -17,7 +17,7 @@ from pliant.checkpoint.catalogue import listed
 from pliant.checkpoint.dcp.layout import MANIFEST, name_of, unwritten_file
 from pliant.checkpoint.dcp.shares import give_up_share
 from pliant.checkpoint.failures import StorageError, Trouble
-from pliant.checkpoint.lease.holder import JobLease
+from pliant.checkpoint.lease import JobLease
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Sink
 from pliant.checkpoint.store.directory import LocalStorage

@@ -15,7 +15,7 @@ from tests.checkpoint.states import plain_save, save
 
 from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.shares import write_share
-from pliant.checkpoint.lease.holder import acquire
+from pliant.checkpoint.lease import JobLease
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.cli.main import code_of
 
@@ -119,7 +119,8 @@ def test_prune_removes_what_is_old_and_unfinished(
 def test_prune_leaves_a_root_alone_that_a_job_writes_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    held = acquire(LocalStorage("checkpoints"), "gpt")
+    held = JobLease(LocalStorage("checkpoints"), "gpt")
+    held.ensure()
 
     code, said = answered(capsys, "prune", "checkpoints", "--keep", "1")
 

@@ -367,9 +367,9 @@ def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     code = """
 import sys
 import threading
-from pliant.checkpoint.lease.holder import acquire
+from pliant.checkpoint.lease import JobLease
 from pliant.checkpoint.store.open import open_storage
-acquire(open_storage(sys.argv[1]), "first")
+JobLease(open_storage(sys.argv[1]), "first").ensure()
 print("held", flush=True)
 sys.stdin.read()
 """

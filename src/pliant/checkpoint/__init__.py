@@ -6,7 +6,7 @@ store/                         where bytes are kept: base, directory, objects, o
 dcp/                           PyTorch's format: layout, manifest, pickles, index
   shares, read                 writing together; open_checkpoint, load
 catalogue                      listed, verify, prune, sweep, copy_to
-lease/                         one job per root: rules (pure), holder, job_lease
+lease                          one job per root
 compare, export, starting_weights, storage_speed   for people
 
 Whatever is given a storage raises ``StorageError`` if that refuses, and whatever reads a checkpoint

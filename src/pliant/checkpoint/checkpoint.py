@@ -22,7 +22,7 @@ from pliant.checkpoint import catalogue, origin
 from pliant.checkpoint.dcp.layout import DOCUMENT, PLACE
 from pliant.checkpoint.dcp.read import load, open_checkpoint, read_manifest
 from pliant.checkpoint.failures import DamagedError, MissingError
-from pliant.checkpoint.lease.holder import JobLease
+from pliant.checkpoint.lease import JobLease
 from pliant.checkpoint.origin import Origin, origin_of
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Storage, StorageOptions

@@ -22,7 +22,7 @@ from pliant.checkpoint.dcp import layout, shares
 from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.shares import NotAllowedError
 from pliant.checkpoint.failures import DamagedError, StoppedError, StorageError
-from pliant.checkpoint.lease.holder import JobLease
+from pliant.checkpoint.lease import JobLease
 from pliant.checkpoint.store.base import Storage
 from pliant.core.durability import Interval
 from pliant.core.errors import PliantError

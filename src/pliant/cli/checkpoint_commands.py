@@ -191,7 +191,7 @@ def prune(
     from uuid import uuid4
 
     from pliant.checkpoint import catalogue
-    from pliant.checkpoint.lease.holder import acquire
+    from pliant.checkpoint.lease import JobLease
     from pliant.checkpoint.store.open import open_storage
 
     storage = open_storage(place, _options(option))
@@ -200,12 +200,13 @@ def prune(
     if dry_run:
         removed = catalogue.prune(storage, keep=keep, milestones=kept, dry_run=True)
     else:
-        held = acquire(storage, f"prune-{uuid4().hex[:8]}")
+        lease = JobLease(storage, f"prune-{uuid4().hex[:8]}", ttl_s=60.0)
+        lease.ensure()
         try:
             removed = catalogue.prune(storage, keep=keep, milestones=kept)
             swept = catalogue.sweep(storage)
         finally:
-            held.release()
+            lease.release()
     if as_json:
         return print_json({"removed": removed, "leftovers": swept, "dry_run": dry_run})
     for name in removed:

@@ -150,7 +150,7 @@ def publish(
         identity: what must agree for a run to go on with the same bits.
         facts: anything else worth knowing; plain JSON values.
         aliases: further names of tensors (tied weights), each with the name it was written under.
-        allowed: asked last of all, before the manifest; e.g. ``lease.still_held``.
+        allowed: asked last of all, before the manifest; e.g. ``lease.ensure``.
 
     Raises:
         MissingError: a share is not there.

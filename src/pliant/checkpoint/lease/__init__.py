@@ -1,1 +1,0 @@
-"""The lease of a checkpoint root: it belongs to one job at a time."""
