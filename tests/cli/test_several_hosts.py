@@ -222,10 +222,10 @@ def test_the_register_lies_in_the_directory_of_the_run_unless_it_is_said(
     Path("train.py").touch()
     found: list[Candidate] = []
 
-    def stand(candidate: Candidate) -> None:
+    async def stand(candidate: Candidate) -> None:
         found.append(candidate)
 
-    monkeypatch.setattr("pliant.run.candidate.run_candidate", stand)
+    monkeypatch.setattr(Candidate, "run", stand)
     given = settings(join=PLACES, out=tmp_path / "run")
     here = joining(given)
     environ = {"XDG_STATE_HOME": str(tmp_path)}

@@ -22,7 +22,7 @@ from pliant.core.takeover import CoordinatorSign, looked
 from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, TlsFiles
 from pliant.observe.log import Record
 from pliant.run import candidate
-from pliant.run.candidate import Candidate, run_candidate
+from pliant.run.candidate import Candidate
 from pliant.run.job_config import JobConfig
 from pliant.run.register_location import DirectoryLocation
 
@@ -74,7 +74,7 @@ def test_who_may_coordinate_waits_for_the_token_and_then_says_where_it_is(
 
     said = r"job\.token is not there; copy it from the host that coordinates \(http://10\.0\.0\.1"
     with pytest.raises(ConfigError, match=said):
-        run_candidate(second)
+        asyncio.run(second.run())
 
     assert not second.token_file.exists()
 
@@ -93,14 +93,14 @@ def test_a_job_that_has_begun_gets_no_second_token(
     second = replace(second, config=replace(second.config, address="127.0.0.1", port=0))
 
     with pytest.raises(ConfigError, match=r"copy it from the host that coordinates \(http://10\.0"):
-        run_candidate(second)
+        asyncio.run(second.run())
     assert not second.token_file.exists()
 
     second.token_file.write_text("another-token-of-22-letters")
     said: list[str] = []
     second = replace(second, observed=lambda: nullcontext(Silent()), say=said.append)
     with pytest.raises(ConfigError, match="has another token: give this host the --token-file of"):
-        run_candidate(second)
+        asyncio.run(second.run())
     assert StoredRegister(home.register).read() == first
 
 
@@ -122,7 +122,7 @@ def test_a_host_that_has_come_back_knows_its_own_sign(
 ) -> None:
     """With TLS the sign has the name by which the certificate knows the host."""
     config = replace(second.config, tls=tls, host="gpu2")
-    host = candidate._Standing(replace(second, config=config))
+    host = replace(second, config=config)
     host._watch = looked(None, sign(url), now_s=host._clock.now_s())
 
     assert host._reason_to_coordinate() is not None

@@ -13,6 +13,7 @@ hosts is to coordinate (``core.takeover``, ``run.candidate``).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -145,7 +146,7 @@ def _run_candidate(
 ) -> int:
     """Take part, and coordinate whenever that is this host's turn; return the exit code."""
     from pliant.cli import start
-    from pliant.run.candidate import Candidate, run_candidate
+    from pliant.run.candidate import Candidate
 
     if (out := settings["out"].value) is None:
         raise ConfigError(
@@ -169,7 +170,7 @@ def _run_candidate(
         observed=lambda: start.view_of(planned, PlainConsole(), as_json=as_json),
         say=say_aside,
     )
-    return exit_code_of(lambda: run_candidate(candidate), is_job=True)
+    return exit_code_of(lambda: asyncio.run(candidate.run()), is_job=True)
 
 
 def planned_coordinator(

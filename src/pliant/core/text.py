@@ -93,6 +93,15 @@ def line_left(text: str) -> str:
     return printable(text.rstrip("\r").rpartition("\r")[2])
 
 
+def last_line(text: str) -> str:
+    r"""Return what a program said last; empty: nothing.
+
+    >>> last_line("12:00:00  begins\npliant: no such file\n\n")
+    'no such file'
+    """
+    return text.strip().rpartition("\n")[2].strip().removeprefix("pliant: ")
+
+
 def printable_values(value: Any) -> Any:
     """Return a value made of what JSON has, with every text in it printable."""
     match value:

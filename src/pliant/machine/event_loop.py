@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent import futures
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -57,7 +57,7 @@ async def first_of(*events: asyncio.Event, limit_s: float | None = None) -> bool
 
 async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call on a thread of its own; one whose storage never answers does not hold up the end."""
-    return await _awaited(_begun(lambda: call(*args, **kwargs)))
+    return await asyncio.wrap_future(_begun(lambda: call(*args, **kwargs)))
 
 
 async def aside_first(hold_s: float, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,7 +70,7 @@ async def aside_first(hold_s: float, call: Callable[P, T], *args: P.args, **kwar
     outcome = _begun(lambda: call(*args, **kwargs))
     if futures.wait([outcome], hold_s).done:
         return outcome.result()
-    return await _awaited(outcome)
+    return await asyncio.wrap_future(outcome)
 
 
 def _begun(call: Callable[[], T]) -> futures.Future[T]:
@@ -88,19 +88,6 @@ def _begun(call: Callable[[], T]) -> futures.Future[T]:
 
     threading.Thread(target=work, name="aside", daemon=True).start()
     return outcome
-
-
-async def _awaited(outcome: futures.Future[T]) -> T:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def tell(_outcome: futures.Future[T]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(None))
-
-    outcome.add_done_callback(tell)
-    await done
-    return outcome.result()
 
 
 @contextmanager

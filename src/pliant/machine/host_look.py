@@ -5,6 +5,7 @@ Owns how each thing is found out, and that none of it takes long.  Leaves nothin
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from pliant.core.text import last_line
 
 TORCH_S = 60.0
 """Longest that importing torch may take, in seconds."""
@@ -41,8 +44,7 @@ def torch_here() -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         return "", f"importing it takes longer than {TORCH_S:g} s"
     if done.returncode:
-        last = done.stderr.strip().rpartition("\n")[2]
-        return "", last or f"importing it ended with code {done.returncode}"
+        return "", last_line(done.stderr) or f"importing it ended with code {done.returncode}"
     return done.stdout.strip(), ""
 
 
@@ -50,11 +52,8 @@ def port_obstacle(address: str) -> str:
     """Say why nothing can listen at an address and be reached there; empty: it can."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family) as listener, socket.socket(family) as caller:
-            listener.bind((address, 0))
-            listener.listen(1)
-            caller.settimeout(CONNECT_S)
-            caller.connect(listener.getsockname())
+        with socket.create_server((address, 0), family=family) as listener:
+            socket.create_connection(listener.getsockname()[:2], CONNECT_S).close()
     except OSError as error:
         return f"{address} cannot be listened on and reached: {error.strerror or error}"
     return ""
@@ -90,30 +89,17 @@ def limit(number: int) -> int | None:
 
 def host_obstacle(address: str) -> str:
     """Say why a host is not reached; empty: it is, though nothing listens where it was asked."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as sock:
-        sock.settimeout(CONNECT_S)
-        try:
-            sock.connect((address, CLOSED_PORT))
-        except ConnectionRefusedError:
-            return ""
-        except TimeoutError:
-            return f"no answer within {CONNECT_S:g} s"
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
-    return ""
+    why, _ = connect_obstacle(address, CLOSED_PORT)
+    return "" if why == os.strerror(errno.ECONNREFUSED).lower() else why
 
 
 def connect_obstacle(address: str, port: int) -> tuple[str, float]:
     """Say why a place is not reached; empty: it is; and how long the answer took, in seconds."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    began_s = time.monotonic()
+    began_s, why = time.monotonic(), ""
     try:
-        with socket.socket(family) as sock:
-            sock.settimeout(CONNECT_S)
-            sock.connect((address, port))
+        socket.create_connection((address, port), CONNECT_S).close()
     except TimeoutError:
-        return f"no answer within {CONNECT_S:g} s", CONNECT_S
+        why = f"no answer within {CONNECT_S:g} s"
     except OSError as error:
-        return (error.strerror or str(error)).lower(), time.monotonic() - began_s
-    return "", time.monotonic() - began_s
+        why = (error.strerror or str(error)).lower()
+    return why, time.monotonic() - began_s

@@ -370,11 +370,7 @@ def any_pool(name: str | None, state: StateDirectory) -> Served:
     """Return the pool that is meant, a user's own or a shared one; see ``find_pool``."""
     if name is not None:
         return find_pool(name, pool_place(name, state))
-    if running_pools(state.pools):
-        return find_pool(None, state.pools)
-    if not shared_pools(state.shared_pools):  # a shared directory need not be listed
-        return find_pool(None, pool_place(DEFAULT_POOL, state))
-    return find_pool(None, state.shared_pools)
+    return find_pool(None, state.pools if running_pools(state.pools) else state.shared_pools)
 
 
 def find_pool(name: str | None, directory: Path) -> Served:
@@ -389,9 +385,7 @@ def find_pool(name: str | None, directory: Path) -> Served:
         named = shared_pool(name, directory)
         if named is not None:
             return named
-    if not found:
-        default = trusted_pool(DEFAULT_POOL, directory)  # a shared directory need not be listed
-        found = shared_pools(directory) or ([] if default is None else [default])
+    found = found or shared_pools(directory)
     if name is not None:
         start = START if name == DEFAULT_POOL else f"{START} --name {name}"
         return _named("pool", name, found, if_none=f"start it with {start}")
@@ -421,20 +415,17 @@ def pool_place(name: str, state: StateDirectory) -> Path:
 
 
 def shared_pools(place: Path) -> list[Served]:
-    """Return the shared pools that run and that this user may use, as far as they can be listed."""
-    try:
-        names = sorted(path.name for path in place.iterdir())
-    except OSError:
-        return []
-    return [found for name in names if (found := trusted_pool(name, place)) is not None]
+    """Return the shared pools that run and that this user may use, as far as they can be listed.
 
-
-def trusted_pool(name: str, place: Path) -> Served | None:
-    """Return a shared pool; one that could have been put there by anybody is passed over."""
-    try:
-        return shared_pool(name, place)
-    except ConfigError:
-        return None
+    One that could have been put there by anybody is passed over.
+    """
+    names, found = {DEFAULT_POOL}, []  # the directory need not be listed
+    with suppress(OSError):
+        names.update(path.name for path in place.iterdir())
+    for name in sorted(names):
+        with suppress(ConfigError):
+            found.append(shared_pool(name, place))
+    return [pool for pool in found if pool is not None]
 
 
 def shared_pool(name: str, place: Path) -> Served | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.errors import ConfigError
+from pliant.core.text import last_line
 from pliant.machine.registry import Served
 
 FOUND_S = 30.0
@@ -61,15 +62,11 @@ def start(
         if found is not None and found.pid == process.pid:
             return found
         if process.poll() is not None:
-            raise EndedError(_last_line(log), process.returncode)
+            said = last_line(log.read_text(errors="replace"))
+            raise EndedError(said or f"it ended at once; see {log}", process.returncode)
         pause.wait(POLL_S)
         waited_s += POLL_S
     raise ConfigError(
         f"what was started in the background did not answer within {FOUND_S:g} s; "
         f"{log} has its output"
     )
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").split("\n") if line.strip()]
-    return lines[-1].removeprefix("pliant: ") if lines else f"it ended at once; see {log}"

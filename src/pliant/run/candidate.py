@@ -16,7 +16,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -41,7 +41,7 @@ from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_location import RegisterLocation, listed, open_told_location, places_of
 from pliant.run.run_directory import TOKEN_S, lasting_token, locked, missing_token, read_token
-from pliant.run.separate import HANG_UP_S, follows_another, told_to_end
+from pliant.run.separate import follows_another, told_to_end
 
 LOOK_S = 0.5
 """Between two looks of a host that follows; less than what a clock takes for sleep, in seconds."""
@@ -49,9 +49,9 @@ LOOK_S = 0.5
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Candidate:
-    """What a host is made of that may coordinate."""
+    """A host that may coordinate; ``run``, once."""
 
     config: JobConfig
     agent: AgentConfig
@@ -68,40 +68,30 @@ class Candidate:
     say: Callable[[str], None]
     """Tells people what this host does, and why."""
 
+    _observer: Observer | None = field(init=False, default=None)
+    _agent: Agent = field(init=False)
+    _serving: asyncio.Task[None] | None = field(init=False, default=None)
+    _clock: Clock = field(init=False, default_factory=Clock)
+    _watch: Watch | None = field(init=False, default=None)
+    _has_taken_part: bool = field(init=False, default=False)
+    _tokenless_since_s: float | None = field(init=False, default=None)
 
-def run_candidate(candidate: Candidate) -> EndJob | None:
-    """Take part in a job, and coordinate it when that is this host's turn; None if interrupted.
-
-    Raises:
-        ConfigError: the job cannot run like this.
-        PermanentError: the coordinator refuses this host, or none was found for too long.
-    """
-    return asyncio.run(_Standing(candidate).run())
-
-
-class _Standing:
-    """The life of one such host; ``run``, once."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        self._candidate = candidate
-        self._observer: Observer | None = None
-        self._agent = Agent(candidate.agent, listener=self._on_output)
-        self._serving: asyncio.Task[None] | None = None
-        self._clock = Clock()
-        self._watch: Watch | None = None
-        self._has_taken_part = False
-        self._tokenless_since_s: float | None = None
+    def __post_init__(self) -> None:
+        self._agent = Agent(self.agent, listener=self._on_output)
 
     async def run(self) -> EndJob | None:
-        """Follow and coordinate until the job ends."""
-        location = await aside(
-            open_told_location, self._candidate.config.register, self._candidate.config.out
-        )
+        """Take part in a job, and coordinate it when that is this host's turn; None if interrupted.
+
+        Raises:
+            ConfigError: the job cannot run like this.
+            PermanentError: the coordinator refuses this host, or none was found for too long.
+        """
+        location = await aside(open_told_location, self.config.register, self.config.out)
         try:
             while True:
                 if (reason := await self._follow(location)) is None:
                     return self._agent.ended
-                self._candidate.say(f"this host coordinates the job: {reason}")
+                self.say(f"this host coordinates the job: {reason}")
                 if (end := await self._coordinate(location)) is not None:
                     return end
                 self._watch = looking_again(self._clock.now_s())
@@ -114,7 +104,7 @@ class _Standing:
         """Follow until this host is to coordinate, and return why; None: its part is over."""
         looking = asyncio.create_task(self._watch_sign(location))
         try:
-            with told_to_end(self._candidate.say) as (interrupted, hurried):
+            with told_to_end(self.say) as (interrupted, hurried):
                 while not interrupted.is_set():
                     self._serve_if_there_is_a_token()
                     self._require_token(self._clock.now_s())
@@ -148,23 +138,23 @@ class _Standing:
             self._watch = knocked(watch, is_refused=is_refused, now_s=self._clock.now_s())
 
     def _reason_to_coordinate(self) -> str | None:
-        config = self._candidate.config
+        config = self.config
         address, port = config.host if config.tls else config.address, config.port
         return why_take_over(
             self._watch,
             own_place=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
-            turn=self._candidate.turn,
+            turn=self.turn,
             is_connected=self._agent.is_connected,
             now_s=self._clock.now_s(),
         )
 
     async def _coordinate(self, location: RegisterLocation) -> EndJob | None:
         """Coordinate until the job ends; None: it goes on, and another host is to coordinate."""
-        config = self._candidate.config
+        config = self.config
         try:
             sock = open_socket(config.address, config.port)
         except PortInUseError as error:
-            self._candidate.say(f"this host cannot coordinate now: {error}")
+            self.say(f"this host cannot coordinate now: {error}")
             return None
         refuse_second(config.name, config.state.jobs, besides=config.out)
         try:
@@ -172,7 +162,7 @@ class _Standing:
                 token = await aside(self._token, location)
                 return await self._coordinate_at(sock, token, location)
         except (ConflictError, OSError) as error:
-            self._candidate.say(f"this host coordinates no longer: {error}")
+            self.say(f"this host coordinates no longer: {error}")
             return None
         finally:
             self._observer = None
@@ -180,8 +170,8 @@ class _Standing:
     async def _coordinate_at(
         self, sock: socket.socket, token: str, location: RegisterLocation
     ) -> EndJob | None:
-        config = self._candidate.config
-        with locked(config.out, alone=False), self._candidate.observed() as self._observer:
+        config = self.config
+        with locked(config.out, alone=False), self.observed() as self._observer:
             async with hosted(
                 config,
                 token=token,
@@ -193,12 +183,7 @@ class _Standing:
                 observer=self._observer,
                 location=location,
             ) as host:
-                end = await self._until_the_end(host)
-                await host.driver.nodes.hung_up(HANG_UP_S)
-            if host.driver.register.has_outcome:
-                (config.out / run_files.TOKEN).unlink(missing_ok=True)
-            await aside(location.remove_sign)
-            return end
+                return await self._until_the_end(host)
 
     def _token(self, location: RegisterLocation) -> str:
         """Return the token; a job that another host has begun has one already.
@@ -206,7 +191,7 @@ class _Standing:
         Raises:
             ConfigError: that is not here.
         """
-        path = self._candidate.token_file
+        path = self.token_file
         found = None if path.exists() else StoredRegister(location.register).read()
         if found is not None and found.outcome is None:
             sign = location.read_sign()
@@ -215,7 +200,7 @@ class _Standing:
 
     def _goes_on(self) -> bool:
         """Whether the job has begun: for who has taken part also if it ended unseen."""
-        config = self._candidate.config
+        config = self.config
         if self._has_taken_part and run_files.holds_run(config.out):
             return True
         return follows_another(config)
@@ -223,12 +208,12 @@ class _Standing:
     async def _until_the_end(self, host: Host) -> EndJob:
         self._has_taken_part = True
         ending = asyncio.create_task(host.until_the_end())
-        num_candidates = len(listed(self._candidate.join))
+        num_candidates = len(listed(self.join))
         try:
             while not ending.done():
                 self._serve_if_there_is_a_token()
                 await asyncio.wait({ending}, timeout=LOOK_S)
-                unseen_s = host.sight.unseen_s
+                unseen_s = host.unseen_s
                 if steps_down(unseen_s=unseen_s, num_candidates=num_candidates):
                     raise ConflictError(f"its register has not been seen for {unseen_s:.0f} s")
                 if not ending.done() and self._is_over():
@@ -238,9 +223,9 @@ class _Standing:
             await cancelled(ending)
 
     def _serve_if_there_is_a_token(self) -> None:
-        path = self._candidate.token_file
+        path = self.token_file
         if self._serving is None and path.exists():
-            places = places_of(self._candidate.join)
+            places = places_of(self.join)
             self._serving = asyncio.create_task(self._agent.serve(places, read_token(path)))
 
     def _require_token(self, now_s: float) -> None:
@@ -255,7 +240,7 @@ class _Standing:
         elif self._tokenless_since_s is None:
             self._tokenless_since_s = now_s
         elif now_s - self._tokenless_since_s > TOKEN_S:
-            raise missing_token(self._candidate.token_file, sign.url)
+            raise missing_token(self.token_file, sign.url)
 
     def _is_over(self) -> bool:
         """Whether this host's agent has ended.

@@ -31,6 +31,7 @@ from pliant.core.checked import (
     Trace,
 )
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PliantError
+from pliant.core.text import last_line
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.registry import StateDirectory, find_job
@@ -159,7 +160,7 @@ class _Play:
         code, text = process.returncode, said.read_text(errors="replace").strip()
         fault = fault or self._first_fault()
         if not fault and code not in (EXIT_OK, EXIT_STOPPED):
-            fault = f"it ended with exit code {code}: {_last_line(text)}"
+            fault = f"it ended with exit code {code}: {last_line(text) or 'it said nothing'}"
         trace = Trace(
             lines=list(_lines(self._recordings)),
             files=_changed(self._here, self._before),
@@ -198,7 +199,7 @@ class _Play:
                 case {"kind": "usage", "sentence": str(sentence)}:
                     return sentence
                 case {"kind": "traceback", "replica": who, "text": str(text)}:
-                    return f"{who} failed: {_last_line(text)}"
+                    return f"{who} failed: {last_line(text)}"
                 case {"kind": "dismiss", "to": [who], "reason": str(why)} if why[:4] == "its ":
                     return f"{who} was refused: {why}"
         return ""
@@ -220,11 +221,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip().removeprefix("pliant: ") if lines else "it said nothing"
 
 
 def _lines(recordings: Path) -> Iterator[dict[str, Any]]:

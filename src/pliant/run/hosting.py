@@ -53,6 +53,9 @@ BEGIN_S = 5.0
 """How long a coordinator that is asked to stop waits for the storage that it begins with, in
 seconds."""
 
+HANG_UP_S = 15.0
+"""How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
+
 SIGN_S = 0.5
 """Between two looks whether the register was seen again, in seconds; less than what a clock takes
 for the sleep of this process."""
@@ -74,15 +77,7 @@ class Observer(Protocol):
         """Take one line that a worker printed, without its newline."""
 
 
-@dataclass(slots=True)
-class RegisterSight:
-    """How long a coordinator has not seen that the register is its own."""
-
-    unseen_s: float = 0.0
-    """Of the time in which this process ran, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Host:
     """A coordinator that is served."""
 
@@ -91,13 +86,18 @@ class Host:
     url: str
     token: str
     directory: WatchedDirectory
-    interrupted: asyncio.Event
-    """Somebody does not want to wait for the job's end."""
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """The job is to end."""
+
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody does not want to wait for that."""
 
     asked: list[str] = field(default_factory=list)
     """What told this process to stop, oldest first."""
 
-    sight: RegisterSight = field(default_factory=RegisterSight)
+    unseen_s: float = 0.0
+    """How long it has not seen that the register is its own, of the time in which this process ran,
+    in seconds."""
 
     async def until_the_end(self, *others: Coroutine[Any, Any, None]) -> EndJob:
         """Wait for what ends the job first: the core, the failure of another, or Ctrl-C twice.
@@ -161,6 +161,9 @@ async def hosted(
 ) -> AsyncIterator[Host]:
     """Take over the job and serve it to who knows the token.
 
+    Of a job whose agents are elsewhere the end waits for them to hear of it, and takes back what
+    says where it is coordinated.
+
     Args:
         follows: another coordinator has gone before, and what it started may still run.
         is_asked: somebody wants the job to go on, however it ended.
@@ -206,15 +209,13 @@ async def hosted(
         on_offer=on_offer,
         is_any_node=config.tls_any_node,
     )
-    interrupted, stopped, asked = asyncio.Event(), asyncio.Event(), list[str]()
-    signals = on_signals(_interrupts(driver, interrupted, stopped, asked, config.out))
-    with (
-        watched(config.out) as directory,
-        contextlib.closing(log),
-        contextlib.closing(sock),
-        signals,
-    ):
-        await _begun(driver.begin(is_asked=is_asked and not follows), stopped, config.out)
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(watched(config.out))
+        stack.enter_context(contextlib.closing(log))
+        stack.enter_context(contextlib.closing(sock))
+        host = Host(driver=driver, log=log, url=url, token=token, directory=directory)
+        stack.enter_context(on_signals(_interrupts(host, config.out)))
+        await _begun(driver.begin(is_asked=is_asked and not follows), host.stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
             is_alone = not is_apart  # a coordinator may follow one of its job that hangs
             found = serving(
@@ -225,33 +226,26 @@ async def hosted(
                 _log_start(log, config, url, follows=follows, room=room)
                 if said is not None:
                     log.write("note", text=said)
-                host = Host(
-                    driver=driver,
-                    log=log,
-                    url=url,
-                    token=token,
-                    directory=directory,
-                    interrupted=interrupted,
-                    asked=asked,
-                )
                 if not is_apart:
                     yield host
                     return
-                async with _signed(driver, url, location) as sight:
-                    yield replace(host, sight=sight)
+                async with _signed(host, location):
+                    yield host
+                    await driver.nodes.hung_up(HANG_UP_S)
+    if driver.register.has_outcome:
+        (config.out / run_files.TOKEN).unlink(missing_ok=True)
+    await aside(location.remove_sign)
 
 
 @contextlib.asynccontextmanager
-async def _signed(
-    driver: JobDriver, url: str, location: RegisterLocation
-) -> AsyncIterator[RegisterSight]:
+async def _signed(host: Host, location: RegisterLocation) -> AsyncIterator[None]:
     """Say meanwhile where the job is coordinated; a sign of life for each look at the register."""
-    sight, clock = RegisterSight(), Clock()
+    driver, clock = host.driver, Clock()
     beats: asyncio.Queue[int] = asyncio.Queue()
     beats.put_nowait(0)
 
     def write(beat: int) -> None:
-        sign = CoordinatorSign(url=url, incarnation=driver.incarnation, beat=beat)
+        sign = CoordinatorSign(url=host.url, incarnation=driver.incarnation, beat=beat)
         try:
             location.write_sign(sign)
         except OSError as error:
@@ -265,7 +259,7 @@ async def _signed(
             if driver.confirmations > seen:
                 seen, seen_s = driver.confirmations, now_s
                 beats.put_nowait(seen)
-            sight.unseen_s = now_s - seen_s
+            host.unseen_s = now_s - seen_s
 
     async def write_signs() -> None:
         while True:
@@ -273,7 +267,7 @@ async def _signed(
 
     tasks = [asyncio.create_task(each()) for each in (watch_register, write_signs)]
     try:
-        yield sight
+        yield
     finally:
         await cancelled(*tasks)
 
@@ -354,33 +348,24 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
             raise name_taken("job", name)
 
 
-def _interrupts(
-    driver: JobDriver,
-    interrupted: asyncio.Event,
-    stopped: asyncio.Event,
-    asked: list[str],
-    out: Path,
-) -> dict[int, Callable[[], None]]:
+def _interrupts(host: Host, out: Path) -> dict[int, Callable[[], None]]:
     """Turn SIGINT and ``END_SIGNALS`` into a request to stop, a second SIGINT into the end."""
-    requests = 0
 
     def stop(why: str) -> None:
-        asked.append(why)
-        stopped.set()
-        driver.put(StopRequested())
+        host.asked.append(why)
+        host.stopped.set()
+        host.driver.put(StopRequested())
 
     def interrupt() -> None:
-        nonlocal requests
-        requests += 1
-        if requests == 1:
-            driver.log.write("interrupted")
-            stop("Ctrl-C")
+        if "Ctrl-C" in host.asked:
+            host.interrupted.set()
         else:
-            interrupted.set()
+            host.log.write("interrupted")
+            stop("Ctrl-C")
 
     def told(why: str) -> Callable[[], None]:
         def stop_for_it() -> None:
-            driver.log.write("note", text=f"{why}; to go on: pliant resume {out}")
+            host.log.write("note", text=f"{why}; to go on: pliant resume {out}")
             stop(why)
 
         return stop_for_it

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pliant.core.commands import EndJob
 from pliant.core.errors import EXIT_FAILED, EXIT_STOPPED, ConfigError
-from pliant.core.text import counted
+from pliant.core.text import counted, last_line
 from pliant.machine import locks, run_files
 from pliant.machine.files import (
     PRIVATE,
@@ -281,8 +281,7 @@ def initial_weights(source: str, out: Path) -> Path:
     except subprocess.TimeoutExpired:
         raise ConfigError(f"--init {source} was not read within {INITIAL_S:g} s") from None
     if done.returncode != 0:
-        sentence = done.stderr.strip().rpartition("\n")[2]
-        raise ConfigError(f"--init {source}: {sentence}")
+        raise ConfigError(f"--init {source}: {last_line(done.stderr)}")
     return target
 
 

@@ -37,9 +37,6 @@ from pliant.run.job_config import JobConfig
 from pliant.run.register_location import always_at, open_told_location, places_of
 from pliant.run.run_directory import lasting_token, locked, read_token
 
-HANG_UP_S = 15.0
-"""How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
-
 
 def run_coordinator(
     config: JobConfig,
@@ -112,16 +109,11 @@ async def _coordinate(
             serving = () if agent is None else (beside(host, agent),)
             collecting = asyncio.create_task(collect_when_calm(lambda: host.driver.is_calm))
             try:
-                end = await host.until_the_end(*serving)
+                return (await host.until_the_end(*serving)).exit_code
             finally:
                 await cancelled(collecting)
                 if agent is not None:
                     await agent.close()
-            await host.driver.nodes.hung_up(HANG_UP_S)
-        if host.driver.register.has_outcome:
-            (config.out / run_files.TOKEN).unlink(missing_ok=True)
-        await aside(location.remove_sign)
-    return end.exit_code
 
 
 async def beside(host: Host, agent: Agent) -> None:
