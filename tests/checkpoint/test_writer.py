@@ -18,7 +18,7 @@ from pliant.checkpoint.dcp.layout import MANIFEST, name_of, unwritten_file
 from pliant.checkpoint.dcp.shares import give_up_share
 from pliant.checkpoint.failures import StorageError, Trouble
 from pliant.checkpoint.lease import JobLease
-from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
+from pliant.checkpoint.publisher import CheckpointPublisher, SaveOptions
 from pliant.checkpoint.store.base import Sink
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.checkpoint.writer import LEFT, NEEDED_TRIES, NOT_LET_GO, Copier, Writer
@@ -88,7 +88,8 @@ def writer(
     publisher = CheckpointPublisher(
         storage=storage,
         options=options,
-        identity=RunIdentity(job="gpt", values={}),
+        job="gpt",
+        identity={},
         channel=channel,
         lease=lease,
     )

@@ -105,7 +105,7 @@ def test_every_refusal_that_is_not_known_before_it_is_said_has_its_reason() -> N
 
 GIVEN_ON = {
     "_why_not_running(": "the sentence of who looks for jobs, or how that one has ended",
-    "_last_line(": "the last word of what was started in the background",
+    "said or f'it ended at once": "the last word of what was started in the background",
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
     "{given.source}: {error}": "the core's, of --placement, behind where that was given",
@@ -115,7 +115,7 @@ GIVEN_ON = {
     "pool/claim_client.py": "what the pool has answered",
     "pool/claims.py": "the core's; it is found where that refuses",
     "tagged_codec.py": "what is wrong with a value, behind its path; it is found for itself",
-    "--init {source}: {sentence}": "the sentence of the process that reads the weights",
+    "--init {source}: {last_line(": "the sentence of the process that reads the weights",
     "run_directory.py": "the sentence of who wants the directory for itself",
     "simulate/simulation.py": "the policy's, behind the line of a job that it does not allow",
     "simulate/world_files.py": "why a file cannot be read, behind who names it",

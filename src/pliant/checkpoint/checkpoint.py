@@ -11,7 +11,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pliant.checkpoint.dcp.read import load, open_checkpoint, read_manifest
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.lease import JobLease
 from pliant.checkpoint.origin import Origin, origin_of
-from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
+from pliant.checkpoint.publisher import CheckpointPublisher, SaveOptions
 from pliant.checkpoint.store.base import Storage, StorageOptions
 from pliant.checkpoint.store.open import open_storage
 from pliant.checkpoint.writer import Writer
@@ -150,12 +150,10 @@ class Checkpoint:
         publisher = CheckpointPublisher(
             storage=self._storage,
             options=self._options,
-            identity=RunIdentity(
-                job=facts.job,
-                values=dict(facts.identity),
-                run=holder,
-                origin=None if self._origin is None else self._origin.document(),
-            ),
+            job=facts.job,
+            run=holder,
+            identity=dict(facts.identity),
+            origin=None if self._origin is None else asdict(self._origin),
             channel=channel,
             lease=self._lease,
             second=self._second,
@@ -207,11 +205,6 @@ class Checkpoint:
     def unsaved(self) -> str:
         """Why the last save that was tried failed; empty if it did not."""
         return "" if self._writer is None else self._writer.unsaved
-
-    @property
-    def stall_s(self) -> float:
-        """How long the last snapshot kept the training waiting, in seconds."""
-        return self._open().stall_s
 
     def lose(self) -> None:
         """Forget what is being written."""

@@ -130,7 +130,7 @@ class JobLease:
                 do.
         """
         if self._record is None or not self._is_held_by(self._record):
-            self._record = self._take()
+            self._record = self._take_place()
         self._has_held = True
         return True
 
@@ -180,7 +180,7 @@ class JobLease:
                 self._storage.remove(LEASE)
         self._record = None
 
-    def _take(self) -> LeaseRecord:
+    def _take_place(self) -> LeaseRecord:
         me = LeaseRecord(
             job=self._job,
             holder=uuid.uuid4().hex,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,10 +63,6 @@ class Origin:
             arguments=tuple(_without_place(word, place) for word in arguments),
             settings=dict(facts.settings),
         )
-
-    def document(self) -> dict[str, Any]:
-        """Return what a manifest keeps of it."""
-        return asdict(self)
 
     def __str__(self) -> str:
         command = shlex.join([self.script, *self.arguments]).replace(f"'{PLACE}'", PLACE)

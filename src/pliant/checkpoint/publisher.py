@@ -53,18 +53,6 @@ class SaveOptions:
     """After so long without a checkpoint that was due the job is ended; None: never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """What every checkpoint of this session says of its run."""
-
-    job: str
-    values: Mapping[str, str]
-    run: str = ""
-    """The same for all replicas; told from other runs that used this place before."""
-    origin: Mapping[str, Any] | None = None
-    """What tells another run whether it may go on from here."""
-
-
 class ShareMissing(PliantError):  # noqa: N818  an event of a run, not a mistake
     """A member did not write its part in time."""
 
@@ -94,7 +82,16 @@ class CheckpointPublisher:
 
     storage: Storage
     options: SaveOptions
-    identity: RunIdentity
+    job: str
+    run: str = ""
+    """The same for all replicas; told from other runs that used this place before."""
+
+    identity: Mapping[str, str]
+    """What must agree for a run to go on with the same bits."""
+
+    origin: Mapping[str, Any] | None = None
+    """What tells another run whether it may go on from here."""
+
     channel: CheckpointChannel
     lease: JobLease
     second: Storage | None = None
@@ -122,7 +119,7 @@ class CheckpointPublisher:
             rank=snapshot.rank,
             num_shares=snapshot.size,
             generation=snapshot.generation,
-            run=self.identity.run,
+            run=self.run,
             stop=stop,
         )
         own_s = time.monotonic() - began_s
@@ -138,7 +135,7 @@ class CheckpointPublisher:
                 save.name,
                 rank=save.snapshot.rank,
                 generation=save.snapshot.generation,
-                run=self.identity.run,
+                run=self.run,
                 reason=reason,
             )
 
@@ -166,7 +163,7 @@ class CheckpointPublisher:
                 return
             first = min(rank for rank in range(size) if rank not in there)
             why = shares.why_given_up(
-                self.storage, save.name, rank=first, generation=generation, run=self.identity.run
+                self.storage, save.name, rank=first, generation=generation, run=self.run
             )
             if why:
                 raise ShareMissing(f"rank {first} of {size} could not write its share: {why}")
@@ -194,10 +191,10 @@ class CheckpointPublisher:
             save.name,
             generation=snapshot.generation,
             num_shares=snapshot.size,
-            job=self.identity.job,
-            run=self.identity.run,
-            identity=self.identity.values,
-            facts={"calls": snapshot.calls, "origin": self.identity.origin},
+            job=self.job,
+            run=self.run,
+            identity=self.identity,
+            facts={"calls": snapshot.calls, "origin": self.origin},
             aliases=snapshot.aliases,
             allowed=self.lease.is_kept if self.channel.is_register_gone else self.lease.ensure,
         )

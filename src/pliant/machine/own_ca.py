@@ -146,13 +146,12 @@ class OwnCa:
         try:
             make_private_directory(self.directory)
             with tempfile.TemporaryDirectory(prefix=".new-", dir=self.directory) as scratch:
+                signing = _Signing(openssl, Path(scratch), self)
                 if is_new:
-                    own = _Signing(openssl, Path(scratch), CA_DAYS)
-                    own.sign(CA, _OF_CA, None).replace_all(self.certificate, self.key)
-                signing = _Signing(openssl, Path(scratch), days)
+                    signing.make(CA, _OF_CA, CA_DAYS, self.certificate, self.key)
                 for host in hosts:
                     extensions = _OF_HOST.format(names=host.alternatives)
-                    signing.sign(host.names[0], extensions, self).replace_all(*self.files_of(host))
+                    signing.make(host.names[0], extensions, days, *self.files_of(host))
         except OSError as error:
             raise ConfigError(f"{self.directory} cannot be written: {error.strerror}") from None
         return is_new
@@ -163,43 +162,33 @@ class OwnCa:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    certificate: Path
-    key: Path
-
-    def replace_all(self, certificate: Path, key: Path) -> None:
-        """Put both in their places."""
-        self.key.chmod(PRIVATE)
-        self.certificate.chmod(0o644)
-        self.key.replace(key)
-        self.certificate.replace(certificate)
-
-
-@dataclass(frozen=True, slots=True)
 class _Signing:
     openssl: str
     scratch: Path
-    days: int
+    ca: OwnCa
 
-    def sign(self, name: str, extensions: str, ca: OwnCa | None) -> _Made:
-        """Make a key and a certificate that a CA signs; None: its own."""
+    def make(self, name: str, extensions: str, days: int, certificate: Path, key: Path) -> None:
+        """Make a key and a certificate that the CA signs, its own too, and put both in place."""
         config, request = self.scratch / "openssl.cnf", self.scratch / "request"
+        new, new_key = self.scratch / "certificate", self.scratch / "key"
         config.write_text(
             _CONFIG.format(name=f"pliant {name}"[:64], scratch=self.scratch, extensions=extensions)
         )
         (self.scratch / "index.txt").write_text("")
-        made = _Made(self.scratch / "certificate", self.scratch / "key")
         curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-        self._run("req", "-new", "-config", config, *curve, "-keyout", made.key, "-out", request)
-        who = ("-selfsign", "-keyfile", made.key)
-        if ca is not None:
-            who = ("-cert", ca.certificate.absolute(), "-keyfile", ca.key.absolute())  # type: ignore[assignment]
+        self._run("req", "-new", "-config", config, *curve, "-keyout", new_key, "-out", request)
+        who: tuple[object, ...] = ("-selfsign", "-keyfile", new_key)
+        if key != self.ca.key:
+            who = ("-cert", self.ca.certificate.absolute(), "-keyfile", self.ca.key.absolute())
         since = datetime.now(UTC) - EARLIER
-        until = since + EARLIER + timedelta(days=self.days)
+        until = since + EARLIER + timedelta(days=days)
         dates = ("-startdate", f"{since:%Y%m%d%H%M%SZ}", "-enddate", f"{until:%Y%m%d%H%M%SZ}")
         words = ("ca", "-batch", "-notext", "-config", config, *who, *dates)
-        self._run(*words, "-in", request, "-out", made.certificate)
-        return made
+        self._run(*words, "-in", request, "-out", new)
+        new_key.chmod(PRIVATE)
+        new.chmod(0o644)
+        new_key.replace(key)
+        new.replace(certificate)
 
     def _run(self, *words: object) -> None:
         try:

@@ -80,7 +80,7 @@ def load_index(data: bytes, place: str, *, trust: bool = False) -> tuple[Item, .
                     f"{place} names {error}, which no index needs; reading it may run code of "
                     "whoever wrote it, allow that with trust if you know them"
                 ) from error
-            index = _plain_metadata(pickle.loads(data))  # noqa: S301 - trusted
+            index = _plain(read(_without_more(data), _NAMES))
         return tuple(_items(index))
     except UntrustedError:
         raise
@@ -125,22 +125,13 @@ def _plain(value: Any) -> _Index:
     return entries, _read_paths(fields.get("planner_data")), places
 
 
-def _plain_metadata(metadata: Any) -> _Index:
-    """Return the index that an unpickled one holds."""
-    entries: dict[str, Any] = dict.fromkeys(metadata.state_dict_metadata)
-    for name, entry in metadata.state_dict_metadata.items():
-        if hasattr(entry, "chunks"):
-            boxes = [(tuple(c.offsets), tuple(c.sizes)) for c in entry.chunks]
-            dtype = str(entry.properties.dtype).removeprefix("torch.")
-            entries[name] = (dtype, tuple(entry.size), boxes)
-    places = {
-        (key.fqn, None if key.offset is None else tuple(key.offset)): _chunk(
-            str(at.relative_path), at.offset, at.length, at.transform_descriptors
-        )
-        for key, at in metadata.storage_data.items()
-    }
-    paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
-    return entries, paths, places
+def _without_more(data: bytes) -> bytes:
+    """Unpickle an index, whatever code that runs, and pickle what PyTorch reads of it."""
+    found = pickle.loads(data)  # noqa: S301 - trusted
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    paths = found.planner_data if isinstance(found.planner_data, dict) else None
+    return pickle.dumps(Metadata(found.state_dict_metadata, paths, found.storage_data))
 
 
 def _read_entry(value: Any) -> Any:

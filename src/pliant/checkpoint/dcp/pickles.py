@@ -1,22 +1,22 @@
 """Pickles as data: reading and writing them without running what they say.
 
-Owns a small machine for the operations that an index of tensors needs, and the same operations to
-write one.  Must not know what a pickle means.
+Owns a reader for the operations that an index of tensors needs, and the same operations to write
+one.  Must not know what a pickle means.
 
-Python's own unpickler calls what a pickle names; even with an allow-list a hostile one can set
-attributes of the classes on it, ask for a memo of 60 GB, or overflow the stack by hashing a tuple a
-million deep.  This machine calls nothing: a class and its arguments become a ``Record``, a
-dictionary ``Pairs`` of keys that need not be hashable.  And whoever writes an index this way need
-not import ``torch.distributed.checkpoint``, which takes seconds while others train.
+Python's unpickler calls what a pickle names; even with an allow-list a hostile one can set
+attributes of the classes on it, ask the one in C for a memo of 60 GB, or overflow the stack by
+hashing a tuple a million deep.  This reader is the one in Python, and calls nothing: a class and
+its arguments become a ``Record``, a dictionary ``Pairs`` of keys that need not be hashable.  And
+whoever writes an index this way need not import ``torch.distributed.checkpoint``, which takes
+seconds while others train.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,7 @@ def read(data: bytes, names: Collection[str]) -> Any:
         UnknownNameError: it uses a name that is not in ``names``.
         Exception: of any kind, if it is malformed or needs an operation that is not known.
     """
-    machine = _Machine(names)
-    for operation, value, _ in pickletools.genops(io.BytesIO(data)):
-        if operation.name == "STOP":
-            return machine.stack.pop()
-        _OPERATIONS[operation.name](machine, value)
-    raise EOFError
+    return _Reader(data, names).load()
 
 
 def write(value: Any) -> bytes:
@@ -65,105 +60,64 @@ def write(value: Any) -> bytes:
     return pickle.PROTO + b"\x02" + b"".join(writer.parts) + pickle.STOP
 
 
-class _Mark:
-    """Where a run of values on the stack begins."""
+_OPERATIONS = (
+    *("PROTO", "FRAME", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BINFLOAT"),
+    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES"),
+    *("MARK", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("EMPTY_LIST", "APPEND", "APPENDS", "GLOBAL", "STACK_GLOBAL"),
+    *("MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
+)
+"""What an index needs of what ``pickle`` calls so, beside calls and dictionaries."""
+
+_IN_PYTHON: Any = pickle._Unpickler  # noqa: SLF001
+_KEPT = {code: _IN_PYTHON.dispatch[code] for code in (getattr(pickle, n)[0] for n in _OPERATIONS)}
 
 
-_MARK = _Mark()
+class _Reader(_IN_PYTHON):  # type: ignore[misc]
+    """Python's unpickler with these operations only, and with calls and keys that are kept."""
 
-
-class _Machine:
-    """The stack and memo of one pickle."""
-
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, data: bytes, names: Collection[str]) -> None:
+        super().__init__(io.BytesIO(data))
         self._names = names
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
 
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
-
-    def values(self) -> list[Any]:
-        """Take what is above the last mark."""
-        found = []
-        while (value := self.stack.pop()) is not _MARK:
-            found.append(value)
-        return found[::-1]
-
-    def last(self, count: int) -> tuple[Any, ...]:
-        """Take the last few values."""
-        if len(self.stack) < count:
-            raise IndexError(count)
-        found = tuple(self.stack[-count:])
-        del self.stack[-count:]
-        return found
-
-    def pair(self, values: Sequence[Any]) -> None:
-        target = self.stack[-1]
-        target.items.extend(zip(values[::2], values[1::2], strict=True))
-
-    def extend(self, values: Iterable[Any]) -> None:
-        target = self.stack[-1]
-        if type(target) is not list:
-            raise TypeError(target)
-        target.extend(values)
-
-    def name(self, module: Any, name: Any) -> None:
+    def find_class(self, module: str, name: str) -> Record:
         full = f"{module}.{name}"
         if full not in self._names:
             raise UnknownNameError(full)
-        self.push(Record(full))
+        return Record(full)
 
-    def call(self) -> None:
-        kind, arguments = self.last(2)
+    def _call(self) -> None:
+        arguments, kind = self.stack.pop(), self.stack.pop()
         if type(kind) is not Record or type(arguments) is not tuple or kind.arguments is not None:
             raise TypeError(kind)
         is_dict = kind.name == "collections.OrderedDict"
-        self.push(Pairs([]) if is_dict else Record(kind.name, arguments))
+        self.append(Pairs([]) if is_dict else Record(kind.name, arguments))
 
-    def build(self) -> None:
-        (state,) = self.last(1)
+    def _build(self) -> None:
+        state = self.stack.pop()
         self.stack[-1].state = state
 
-    def memoize(self, number: int) -> None:
-        self.memo[number] = self.stack[-1]
+    def _empty_dict(self) -> None:
+        self.append(Pairs([]))
 
+    def _pair(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1].items.append((key, value))
 
-_OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME"), lambda _machine, _value: None),
-    **dict.fromkeys(
-        (
-            *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
-            *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES"),
-        ),
-        _Machine.push,
-    ),
-    "NONE": lambda machine, _: machine.push(None),
-    "NEWTRUE": lambda machine, _: machine.push(True),
-    "NEWFALSE": lambda machine, _: machine.push(False),
-    "MARK": lambda machine, _: machine.push(_MARK),
-    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
-    "EMPTY_LIST": lambda machine, _: machine.push([]),
-    "EMPTY_DICT": lambda machine, _: machine.push(Pairs([])),
-    "TUPLE": lambda machine, _: machine.push(tuple(machine.values())),
-    "TUPLE1": lambda machine, _: machine.push(machine.last(1)),
-    "TUPLE2": lambda machine, _: machine.push(machine.last(2)),
-    "TUPLE3": lambda machine, _: machine.push(machine.last(3)),
-    "APPEND": lambda machine, _: machine.extend(machine.last(1)),
-    "APPENDS": lambda machine, _: machine.extend(machine.values()),
-    "SETITEM": lambda machine, _: machine.pair(machine.last(2)),
-    "SETITEMS": lambda machine, _: machine.pair(machine.values()),
-    "GLOBAL": lambda machine, value: machine.name(*value.split(" ", 1)),
-    "STACK_GLOBAL": lambda machine, _: machine.name(*machine.last(2)),
-    "NEWOBJ": lambda machine, _: machine.call(),
-    "REDUCE": lambda machine, _: machine.call(),
-    "BUILD": lambda machine, _: machine.build(),
-    "MEMOIZE": lambda machine, _: machine.memoize(len(machine.memo)),
-    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.memoize),
-    **dict.fromkeys(
-        ("BINGET", "LONG_BINGET"), lambda machine, value: machine.push(machine.memo[value])
-    ),
-}
+    def _pairs(self) -> None:
+        values = self.pop_mark()
+        self.stack[-1].items.extend(zip(values[::2], values[1::2], strict=True))
+
+    dispatch = {  # noqa: RUF012 - as in its base
+        **_KEPT,
+        pickle.REDUCE[0]: _call,
+        pickle.NEWOBJ[0]: _call,
+        pickle.BUILD[0]: _build,
+        pickle.EMPTY_DICT[0]: _empty_dict,
+        pickle.SETITEM[0]: _pair,
+        pickle.SETITEMS[0]: _pairs,
+    }
 
 
 class _Writer:
