@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pliant.checkpoint.failures import StorageError, Trouble
-from pliant.checkpoint.store.base import Data, Sink, Storage, StorageEntry
+from pliant.checkpoint.store.base import Data, Sink, Storage
 
 
 class CrashError(BaseException):
@@ -35,26 +36,13 @@ class FaultyStorage:
         self._inner = inner
         self._fuse = fuse
 
-    @property
-    def has_one_winner(self) -> bool:
-        return self._inner.has_one_winner
-
-    def place(self, path: str = "") -> str:
-        return self._inner.place(path)
-
-    def read(self, path: str) -> bytes:
-        return self._inner.read(path)
-
-    def read_range(self, path: str, offset: int, length: int) -> Data:
-        return self._inner.read_range(path, offset, length)
-
-    def entries(self, path: str = "") -> list[StorageEntry]:
-        return self._inner.entries(path)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def write(self, path: str, data: bytes) -> None:
         self._change()
         self._inner.write(path, data)
-        self._after()
+        self._change()
 
     def create(self, path: str, data: bytes) -> bool:
         self._change()
@@ -77,10 +65,6 @@ class FaultyStorage:
         return _FaultySink(self._inner.sink(path), self._fuse)
 
     def _change(self) -> None:
-        if self._fuse.burn():
-            raise self._fuse.error
-
-    def _after(self) -> None:
         if self._fuse.burn():
             raise self._fuse.error
 

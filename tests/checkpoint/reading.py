@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pliant.checkpoint.catalogue import CheckpointSummary, listed, verify
@@ -11,32 +10,9 @@ from pliant.checkpoint.dcp.read import StoredCheckpoint
 from pliant.checkpoint.store.base import Storage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
-    """The answer to "where can this job go on?"."""
-
-    found: CheckpointSummary | None
-    skipped: tuple[str, ...]
-    """One sentence for each newer one that is damaged."""
-
-
-def newest(storage: Storage, *, deep: bool = True) -> Newest:
-    """Return the newest checkpoint that verifies, and why newer ones do not.
-
-    Args:
-        storage: the checkpoint root.
-        deep: read every byte; otherwise manifest and sizes have to do.
-    """
-    skipped: list[str] = []
-    for one in listed(storage):
-        damage = one.damage
-        if damage is None and deep:
-            verdict = verify(storage, one.name)
-            damage = verdict.damage[0] if verdict.damage else None
-        if damage is None:
-            return Newest(found=one, skipped=tuple(skipped))
-        skipped.append(damage)
-    return Newest(found=None, skipped=tuple(skipped))
+def newest(storage: Storage) -> CheckpointSummary:
+    """Return the newest checkpoint that verifies to the byte; there is one."""
+    return next(one for one in listed(storage) if verify(storage, one.name).is_sound)
 
 
 def nested(checkpoint: StoredCheckpoint, values: Mapping[str, Any]) -> dict[str, Any]:

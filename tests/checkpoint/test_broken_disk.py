@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.checkpoint import broken_disk
-from tests.checkpoint.reading import newest as newest_of
+from tests.checkpoint.reading import newest
 from tests.checkpoint.states import contents, save
 
 from pliant.checkpoint.failures import StorageError, Trouble
@@ -66,9 +66,7 @@ def test_a_file_that_may_not_grow_is_a_full_storage(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     assert caught.value.kind is Trouble.FULL
-    newest = newest_of(storage).found
-    assert newest is not None
-    assert newest.committed == 500
+    assert newest(storage).committed == 500
 
 
 def test_a_place_that_is_a_file_is_said_so(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.checkpoint.reading import Newest
-from tests.checkpoint.reading import newest as newest_of
+from tests.checkpoint.reading import newest
 from tests.checkpoint.states import contents, differing, plain_save, save
 
 from pliant.checkpoint import catalogue
@@ -66,7 +65,6 @@ def test_a_flipped_byte_anywhere_is_found_and_its_tensor_named(
         with pytest.raises(DamagedError, match=named.replace(".", r"\.")):
             load(open_checkpoint(root, manifest.name))
     assert file in verdict.damage[0]
-    assert newest_of(root).found is None
 
 
 def test_a_file_that_is_gone_names_what_it_held(root: LocalStorage, tmp_path: Path) -> None:
@@ -79,7 +77,6 @@ def test_a_file_that_is_gone_names_what_it_held(root: LocalStorage, tmp_path: Pa
     assert verdict.damage[0].startswith(f"{tmp_path}/{name}/__1_3.distcp is missing, and with it ")
     (one,) = catalogue.listed(root)
     assert one.damage == f"{tmp_path}/{name}/__1_3.distcp is missing"
-    assert newest_of(root, deep=False).found is None
 
 
 def test_a_short_file_is_found_without_reading_it(root: LocalStorage, tmp_path: Path) -> None:
@@ -105,7 +102,7 @@ def test_a_damaged_index_for_plain_torch_is_damage(root: LocalStorage, tmp_path:
     assert damage == (f"{tmp_path}/{name}/.metadata is damaged: its digest does not match",)
 
 
-def test_the_newest_that_verifies_is_found_and_the_others_are_told(
+def test_all_that_were_published_are_listed_newest_first(
     root: LocalStorage, tmp_path: Path
 ) -> None:
     save(root, 900, lineage=1)
@@ -118,24 +115,9 @@ def test_the_newest_that_verifies_is_found_and_the_others_are_told(
     flip(tmp_path / "step-00000700-l2" / "__0_3.distcp", 3000)
     (tmp_path / "step-00000600-l2" / "__1_3.distcp").unlink()
 
-    newest = newest_of(root)
-
-    assert newest.found is not None
-    assert newest.found.name == "step-00000500-l2"
-    assert len(newest.skipped) == 2
-    assert "step-00000700-l2" in newest.skipped[0]
-    assert "step-00000600-l2" in newest.skipped[1]
-    names = [one.name for one in catalogue.listed(root)]
-    assert names == [
-        "step-00000700-l2",
-        "step-00000600-l2",
-        "step-00000500-l2",
-        "step-00000900-l1",
-    ]
-
-
-def test_an_empty_root_has_no_newest(root: LocalStorage) -> None:
-    assert newest_of(root) == Newest(found=None, skipped=())
+    assert newest(root).name == "step-00000500-l2"
+    names = ["step-00000700-l2", "step-00000600-l2", "step-00000500-l2", "step-00000900-l1"]
+    assert [one.name for one in catalogue.listed(root)] == names
 
 
 def test_prune_keeps_the_newest_and_the_milestones(root: LocalStorage) -> None:
@@ -166,9 +148,7 @@ def test_prune_never_removes_the_newest_that_verifies(root: LocalStorage, tmp_pa
     removed = catalogue.prune(root, keep=2)
 
     assert removed == ["step-00000100-l1"]
-    newest = newest_of(root).found
-    assert newest is not None
-    assert newest.committed == 200
+    assert newest(root).committed == 200
 
 
 def test_prune_removes_nothing_if_nothing_verifies(root: LocalStorage, tmp_path: Path) -> None:

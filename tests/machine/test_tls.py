@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from cryptography.x509 import ObjectIdentifier
 from tests.certificates import BOTH_ENDS, Authority, set_password
 
 from pliant.core.errors import ConfigError
@@ -267,56 +266,48 @@ def test_a_key_of_another_certificate_is_named(
     assert said == f"the key {other.key} does not belong to the certificate {files.certificate}"
 
 
-def test_a_certificate_that_has_expired_is_named(authority: Authority) -> None:
-    files = authority.files(days=(-3, -1))
-
-    assert refusal(files) == f"the certificate {files.certificate} has expired, or its CA has"
+def of_another_ca(authority: Authority, elsewhere: Path) -> TlsFiles:
+    return replace(Authority(elsewhere).files(), ca=str(authority.ca))
 
 
-def test_a_certificate_of_a_ca_that_has_expired_is_named(tmp_path: Path) -> None:
-    files = Authority(tmp_path / "old", days=(-3, -1)).files()
-
-    assert refusal(files) == f"the certificate {files.certificate} has expired, or its CA has"
-
-
-def test_a_certificate_of_tomorrow_is_named(authority: Authority) -> None:
-    files = authority.files(days=(1, 3))
-
-    assert refusal(files) == (
-        f"the certificate {files.certificate} is not valid yet, or its CA is not; compare the "
-        "clocks"
-    )
-
-
-def test_a_certificate_that_the_ca_has_not_signed_is_named(
-    authority: Authority, tmp_path: Path
-) -> None:
-    files = replace(Authority(tmp_path / "theirs").files(), ca=str(authority.ca))
-
-    assert refusal(files) == (
-        f"the certificate {files.certificate} is not signed by the CA {authority.ca}"
-    )
-
-
-def test_a_ca_that_was_made_anew_under_its_old_name_is_another(authority: Authority) -> None:
+def before_its_ca_was_made_anew(authority: Authority, elsewhere: Path) -> TlsFiles:
     files = authority.files()
     Authority(authority.directory)
-
-    assert refusal(files) == (
-        f"the certificate {files.certificate} is not signed by the CA {authority.ca}"
-    )
+    return files
 
 
-@pytest.mark.parametrize("usage", BOTH_ENDS)
-def test_a_certificate_for_one_end_only_is_named(
-    authority: Authority, usage: ObjectIdentifier
+@pytest.mark.parametrize(
+    ("make", "flaw"),
+    [
+        (lambda own, _: own.files(days=(-3, -1)), "has expired, or its CA has"),
+        (
+            lambda _, elsewhere: Authority(elsewhere, days=(-3, -1)).files(),
+            "has expired, or its CA has",
+        ),
+        (
+            lambda own, _: own.files(days=(1, 3)),
+            "is not valid yet, or its CA is not; compare the clocks",
+        ),
+        (of_another_ca, "is not signed by the CA {ca}"),
+        (before_its_ca_was_made_anew, "is not signed by the CA {ca}"),
+        *(
+            (
+                lambda own, _, usage=usage: own.files(usages=[usage]),
+                "is not for both ends of a connection; its extendedKeyUsage must name serverAuth"
+                " and clientAuth, or be left out",
+            )
+            for usage in BOTH_ENDS
+        ),
+    ],
+)
+def test_a_certificate_that_others_would_not_accept_is_named(
+    authority: Authority, tmp_path: Path, make: Callable[[Authority, Path], TlsFiles], flaw: str
 ) -> None:
-    files = authority.files(usages=[usage])
+    files = make(authority, tmp_path / "elsewhere")
 
-    assert refusal(files) == (
-        f"the certificate {files.certificate} is not for both ends of a connection; its "
-        "extendedKeyUsage must name serverAuth and clientAuth, or be left out"
-    )
+    said = refusal(files)
+
+    assert said == f"the certificate {files.certificate} {flaw.format(ca=authority.ca)}"
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:

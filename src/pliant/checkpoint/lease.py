@@ -208,7 +208,8 @@ class JobLease:
                 if self._put(me, instead_of=data) or self._is_own(read_lease(self._storage)):
                     return me
             elif found is not None and action is LeaseAction.REFUSE:
-                raise self._refusal(f"{_named(found)} writes to it")
+                who = f"job {found.job} (process {found.pid} on {found.node})"
+                raise self._refusal(f"{who} writes to it")
             elif found is not None:
                 _wait(min(1.0, found.ttl_s / (2 * BEATS_PER_TTL)))
 
@@ -278,7 +279,3 @@ def _read_document(storage: Storage) -> tuple[bytes | None, LeaseRecord | None]:
 
 def _dump(record: LeaseRecord) -> bytes:
     return json.dumps(asdict(record)).encode()
-
-
-def _named(found: LeaseRecord) -> str:
-    return f"job {found.job} (process {found.pid} on {found.node})"

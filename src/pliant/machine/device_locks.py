@@ -105,7 +105,11 @@ def take_device(
         OSError: the directory cannot be written.
     """
     if is_shared_directory(directory):
-        return _take_granted(path_of(directory, device), device, within_s=within_s)
+        try:  # the file is the pool's, for this user; it may be replaced by another's
+            granted = lock_file(path_of(directory, device), within_s=within_s)
+        except (PermissionError, FileNotFoundError):
+            return None  # it was given to somebody else, or to nobody
+        return None if granted is None else DeviceLock(device, granted)
     fd = open_regular(path_of(directory, device), os.O_RDWR | os.O_CREAT)
     if not lock(fd, within_s=within_s):
         os.close(fd)
@@ -113,15 +117,6 @@ def take_device(
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({"claim": claim, "pid": os.getpid()}).encode(), 0)
     return DeviceLock(device, fd)
-
-
-def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | None:
-    """Lock the file that the pool has made for this user; it may be replaced by another's."""
-    try:
-        fd = lock_file(path, within_s=within_s)
-    except (PermissionError, FileNotFoundError):
-        return None  # it was given to somebody else, or to nobody
-    return None if fd is None else DeviceLock(device, fd)
 
 
 def is_free(directory: Path, device: int) -> bool:

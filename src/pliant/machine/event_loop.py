@@ -57,7 +57,7 @@ async def first_of(*events: asyncio.Event, limit_s: float | None = None) -> bool
 
 async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call on a thread of its own; one whose storage never answers does not hold up the end."""
-    return await asyncio.wrap_future(_begun(lambda: call(*args, **kwargs)))
+    return await asyncio.wrap_future(begin_aside(lambda: call(*args, **kwargs)))
 
 
 async def aside_first(hold_s: float, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,14 +67,14 @@ async def aside_first(hold_s: float, call: Callable[P, T], *args: P.args, **kwar
     thread asks for it anew after each look at the storage; and what is awaited goes on only after
     all that was read meanwhile.
     """
-    outcome = _begun(lambda: call(*args, **kwargs))
+    outcome = begin_aside(lambda: call(*args, **kwargs))
     if futures.wait([outcome], hold_s).done:
         return outcome.result()
     return await asyncio.wrap_future(outcome)
 
 
-def _begun(call: Callable[[], T]) -> futures.Future[T]:
-    """Begin a call on a thread of its own, which nobody can take back."""
+def begin_aside(call: Callable[[], T]) -> futures.Future[T]:
+    """Begin a call on a thread of its own, which nobody can take back, and no exit waits for."""
     outcome: futures.Future[T] = futures.Future()
     outcome.set_running_or_notify_cancel()
 

@@ -11,25 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.checkpoint.faulty import CrashError, FaultyStorage, Fuse, full
-from tests.checkpoint.reading import nested
-from tests.checkpoint.reading import newest as newest_of
+from tests.checkpoint.faulty import CrashError, FaultyStorage, Fuse
+from tests.checkpoint.reading import nested, newest
 from tests.checkpoint.states import contents, differing, save
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.layout import Piece, name_of
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import (
     NotAllowedError,
-    discard,
     present,
     publish,
     write_piece,
     write_share,
 )
-from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError, StorageError
+from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError
 from pliant.checkpoint.store.base import Data
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.core.errors import ConfigError
@@ -304,40 +301,14 @@ def test_a_crash_at_any_operation_leaves_a_checkpoint_that_verifies(tmp_path: Pa
             next_save(FaultyStorage(inner, Fuse(blows_at=moment)))
 
         assert [one.damage for one in catalogue.listed(inner) if one.damage] == []
-        newest = newest_of(inner).found
-        assert newest is not None
-        state = few(newest.committed)
-        assert differing(load(open_checkpoint(inner, newest.name)), state) == []
+        kept = newest(inner)
+        assert differing(load(open_checkpoint(inner, kept.name)), few(kept.committed)) == []
         next_save(FaultyStorage(inner, Fuse()))  # and the job goes on
         (left,) = catalogue.listed(inner)
         assert catalogue.verify(inner, left.name).is_sound
         assert {e.name for e in inner.entries()} == {"step-00000600-l1"}
-        found.add(newest.committed)
+        found.add(kept.committed)
     assert found == {500, 600}
-
-
-def test_a_full_storage_is_an_error_in_one_sentence_and_can_be_tried_again(tmp_path: Path) -> None:
-    inner = LocalStorage(str(tmp_path))
-    name = name_of(500, 1)
-    fuse = Fuse(blows_at=5, error=full(inner.place(name)))
-
-    with pytest.raises(StorageError, match=r"step-00000500-l1 cannot be written: the storage is "):
-        write_share(
-            FaultyStorage(inner, fuse), name, contents(), rank=0, num_shares=1, generation=3
-        )
-
-    assert present(inner, name, generation=3) == frozenset()
-    save(inner, 500, num_shares=1)
-    assert catalogue.verify(inner, name).is_sound
-
-
-def test_a_discarded_checkpoint_is_gone(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    name = save(storage).name
-
-    discard(storage, name)
-
-    assert storage.entries() == []
 
 
 WRITER = """
@@ -377,19 +348,13 @@ def test_a_killed_writer_leaves_what_it_last_published(tmp_path: Path) -> None:
             said = max([said, *(int(line) for line in writer.stdout if line.strip().isdigit())])
 
         storage = LocalStorage(str(root))
-        newest = newest_of(storage).found
+        kept = newest(storage)
 
-        assert newest is not None
-        assert newest.committed in (said, said + 1)
-        values = load(open_checkpoint(storage, newest.name))
-        assert all(bool((t == newest.committed).all()) for t in values.values())
+        assert kept.committed in (said, said + 1)
+        values = load(open_checkpoint(storage, kept.name))
+        assert all(bool((t == kept.committed).all()) for t in values.values())
         catalogue.sweep(storage)
         assert all(catalogue.verify(storage, e.name).is_sound for e in storage.entries())
-
-
-def test_the_names_of_files_tell_rank_and_generation() -> None:
-    assert layout.data_file(2, 7) == "__2_7.distcp"
-    assert layout.parse_share_file(layout.share_file(2, 7)) == (2, 7)
 
 
 def test_objects_alone_make_a_checkpoint(tmp_path: Path) -> None:

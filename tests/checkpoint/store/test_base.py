@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.conftest import BUCKET, s3_client
 from tests.checkpoint.proxy import proxy
-from tests.checkpoint.reading import newest as newest_of
+from tests.checkpoint.reading import newest
 from tests.checkpoint.states import contents, differing, save
 from tests.machine.nfs import lock_as_on_nfs
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_lives_on_any_storage(storage: Storage) -> None:
     name = save(storage, state=state, num_shares=3).name
 
     assert differing(load(open_checkpoint(storage, name)), state) == []
-    assert newest_of(storage).found is not None
+    assert newest(storage).damage is None
     save(storage, 600)
     assert catalogue.prune(storage, keep=1) == [name]
     assert catalogue.sweep(storage) != []

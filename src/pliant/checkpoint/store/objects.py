@@ -14,14 +14,16 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 
 from pliant.checkpoint.failures import MissingError, StorageError, Trouble, storage_error
 from pliant.checkpoint.store.base import Data, Sink, StorageEntry, StorageOptions
 from pliant.core.errors import ConfigError
+from pliant.machine.event_loop import begin_aside
 
 PART_BYTES = 16 << 20
 """One part of an upload; two are in memory.  S3 takes 10,000 parts: a share of up to 160 GB."""
@@ -196,7 +198,16 @@ class ObjectStorage:
 
     def within(self, path: str, doing: str, operation: Callable[[], _T]) -> _T:
         """Run an operation once, until its deadline."""
-        return _Pending(operation).result(self.place(path), doing, self.timeout_s)
+        return self.answer(begin_aside(operation), path, doing)
+
+    def answer(self, pending: futures.Future[_T], path: str, doing: str) -> _T:
+        """Wait for an operation, until its deadline."""
+        place, limit_s = self.place(path), self.timeout_s
+        if not futures.wait([pending], limit_s).done:
+            raise StorageError(place, Trouble.SLOW, f"after {limit_s:g} s", doing=doing)
+        if isinstance(error := pending.exception(), Exception):
+            raise storage_error(error, place, doing) from error
+        return pending.result()
 
     def _try(self, path: str, doing: str, operation: Callable[[], _T]) -> _T:
         """Run an operation, again if its connection was lost."""
@@ -215,33 +226,6 @@ class ObjectStorage:
         return f"{self._root}/{path}" if path else self._root
 
 
-class _Pending(Generic[_T]):
-    """One operation on a thread of its own."""
-
-    def __init__(self, operation: Callable[[], _T]) -> None:
-        self._operation = operation
-        self._done = threading.Event()
-        self._value: _T
-        self._error: Exception | None = None
-        threading.Thread(target=self._run, name="checkpoint-io", daemon=True).start()
-
-    def result(self, place: str, doing: str, timeout_s: float) -> _T:
-        """Wait for it, until the deadline."""
-        if not self._done.wait(timeout_s):
-            raise StorageError(place, Trouble.SLOW, f"after {timeout_s:g} s", doing=doing)
-        if self._error is not None:
-            raise storage_error(self._error, place, doing) from self._error
-        return self._value
-
-    def _run(self) -> None:
-        try:
-            self._value = self._operation()
-        except Exception as error:  # the boundary of the thread: raised again by whoever waits
-            self._error = error
-        finally:
-            self._done.set()
-
-
 class _Upload:
     """One object being written: a part is sent while the next one fills."""
 
@@ -250,7 +234,7 @@ class _Upload:
         self._path = path
         self._file = file
         self._part = io.BytesIO()
-        self._sent: _Pending[Any] | None = None
+        self._sent: futures.Future[Any] | None = None
 
     def write(self, data: Data, /) -> int:
         """Add bytes; may wait for the part before the last."""
@@ -285,12 +269,12 @@ class _Upload:
         self._wait()
         data, self._part = self._part.getvalue(), io.BytesIO()
         if data:
-            self._sent = _Pending(partial(self._file.write, data))
+            self._sent = begin_aside(partial(self._file.write, data))
 
     def _wait(self) -> None:
         pending, self._sent = self._sent, None
         if pending is not None:
-            pending.result(self._storage.place(self._path), "written", self._storage.timeout_s)
+            self._storage.answer(pending, self._path, "written")
 
 
 def _entry(info: Mapping[str, Any]) -> StorageEntry:
