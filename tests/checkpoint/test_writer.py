@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pliant.checkpoint.catalogue import listed
+from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.layout import MANIFEST, name_of, unwritten_file
 from pliant.checkpoint.dcp.shares import give_up_share
 from pliant.checkpoint.failures import StorageError, Trouble
@@ -329,7 +330,7 @@ def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(
 
 
 def copied(copier: Copier, tensors: dict[str, torch.Tensor], rank: int = 0, of: int = 1) -> Any:
-    held = copier.copy(tensors, {}, rank=rank, num_shares=of).held
+    held = copier.copy(Contents(tensors=tensors), rank=rank, num_shares=of).held
     return {piece.name: tensor for piece, tensor in held.items()}
 
 
@@ -376,7 +377,9 @@ def test_tensors_that_come_or_change_after_the_first_snapshot_are_held() -> None
 
 
 def test_tensors_are_described_without_their_memory() -> None:
-    contents = Copier().copy({"w": torch.zeros(2, 3)}, {"o": 1}, rank=0, num_shares=1)
+    whole = Contents(tensors={"w": torch.zeros(2, 3)}, objects={"o": 1})
+
+    contents = Copier().copy(whole, rank=0, num_shares=1)
 
     assert contents.tensors["w"].device.type == "meta"
     assert (contents.tensors["w"].shape, contents.objects) == ((2, 3), {"o": 1})

@@ -19,7 +19,7 @@ from tests.machine.nfs import lock_as_on_nfs
 from pliant.core.errors import ConfigError
 from pliant.machine import registry
 from pliant.machine.device_locks import make_entered, take_device
-from pliant.machine.files import PRIVATE, is_shared_directory, replace_file
+from pliant.machine.files import is_shared_directory
 from pliant.machine.registry import (
     RuntimeFiles,
     Served,
@@ -159,15 +159,6 @@ def test_whoever_removes_records_is_waited_for_and_not_for_ever(
     assert not (tmp_path / "old.json").exists()
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "gpt.token").mkdir()
-
-    with pytest.raises(OSError, match="directory"):
-        replace_file(tmp_path / "gpt.token", b"secret", mode=PRIVATE)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["gpt.token"]
-
-
 def test_the_token_of_a_job_that_was_killed_as_it_started_is_removed_later(tmp_path: Path) -> None:
     """Whatever the wall clock says; not while a job writes its record, which takes the lock."""
     token = tmp_path / "killed.token"
@@ -283,10 +274,6 @@ def test_only_the_pool_that_is_named_is_asked(place: Path, monkeypatch: pytest.M
 
     assert find_pool("night", place).name == "night"
     assert asked == ["night"]
-
-
-def test_a_pools_files_lie_beside_its_record() -> None:
-    assert StateDirectory.of({"XDG_STATE_HOME": "/s"}).pools / "gpu" == Path("/s/pliant/pools/gpu")
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o711, 0o750, 0o755, 0o770, 0o775])

@@ -83,10 +83,8 @@ class Checkpoint:
         timeout_s: float = 60.0,
     ) -> None:
         if (orders := check_orders()) is not None:  # a history of a check has its own place
-            path, copy_to, storage_options, encryption, encryption_key = (
-                *(orders.checkpoints, None, None),
-                *(None, None),
-            )
+            path, copy_to, storage_options = orders.checkpoints, None, None
+            encryption = encryption_key = None
         if keep < 1:
             raise ConfigError(f"keep={keep} checkpoints must be at least 1")
         if isinstance(milestones, int) and milestones < 1:

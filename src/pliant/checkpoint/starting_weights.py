@@ -25,16 +25,15 @@ MARK = "pliant_initial"
 MODEL, STATES = "model.", "optim.state."
 
 
-def write_starting_weights(source: str, target: Path, *, trust: bool = False) -> None:
+def write_starting_weights(source: str, target: Path) -> None:
     """Write what a run can start from.
 
-    ``source`` is a DCP directory or URL, or a root of pliant's, of which the newest is taken.  An
-    index that holds more than an index does is read with ``trust``: that runs code that it names.
+    ``source`` is a DCP directory or URL, or a root of pliant's, of which the newest is taken.
 
     Raises:
         ConfigError: there is no checkpoint, or no tensor of a model in it.
     """
-    checkpoint = _open(source, trust=trust)
+    checkpoint = _open(source)
     names = [name for name, item in checkpoint.items.items() if item.kind == "tensor"]
     is_bare = not any(name.startswith(MODEL) for name in names)  # a model.state_dict()
     top = "" if is_bare else MODEL
@@ -42,7 +41,7 @@ def write_starting_weights(source: str, target: Path, *, trust: bool = False) ->
     if not weights:
         raise ConfigError(f"{checkpoint.place} holds no tensor")
     states = {name: name.removeprefix(STATES) for name in names if name.startswith(STATES)}
-    values = load(checkpoint, [*weights, *states], trust=trust)
+    values = load(checkpoint, [*weights, *states])
     optim: dict[str, dict[str, Any]] = {}
     for name, rest in states.items():
         parameter, _, key = rest.rpartition(".")
@@ -51,20 +50,20 @@ def write_starting_weights(source: str, target: Path, *, trust: bool = False) ->
     torch.save({MARK: 1, "model": model, "optim": optim}, target)
 
 
-def _open(source: str, *, trust: bool) -> StoredCheckpoint:
+def _open(source: str) -> StoredCheckpoint:
     storage = open_storage(source)
     there = catalogue.listed(storage)
     whole = next((one.name for one in there if one.damage is None), None)
     if there and whole is None:
         raise ConfigError(f"every checkpoint in {source} is damaged: {there[0].damage}")
-    return open_checkpoint(storage, whole or "", trust=trust)
+    return open_checkpoint(storage, whole or "")
 
 
 def main() -> int:
     """Write the file; a reason it cannot be done goes to standard error, with exit code 2."""
-    source, target, *options = sys.argv[1:]
+    source, target = sys.argv[1:]
     try:
-        write_starting_weights(source, Path(target), trust="--trust" in options)
+        write_starting_weights(source, Path(target))
     except PliantError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE

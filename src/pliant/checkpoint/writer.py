@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -29,7 +28,6 @@ from pliant.checkpoint.failures import DamagedError, LeaseHeldError, StoppedErro
 from pliant.checkpoint.publisher import CheckpointPublisher, Save, ShareMissing, told
 from pliant.core import durability
 from pliant.core.durability import Progress
-from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import Snapshot
 
 CLOSE_S = 5.0
@@ -139,14 +137,13 @@ class Writer:
                 if is_needed:  # nobody else would say so
                     self._failed(snapshot, NOT_LET_GO, is_needed=True, is_last=True)
                 return False
-        contents = self._copier.copy(
-            snapshot.tensors,
-            {layout.DOCUMENT: snapshot.document, **snapshot.objects},
-            rank=snapshot.rank,
-            num_shares=snapshot.size,
+        whole = Contents(
+            tensors=snapshot.tensors,
+            objects={layout.DOCUMENT: snapshot.document, **snapshot.objects},
             parts=snapshot.parts,
             num_workers=snapshot.num_workers,
         )
+        contents = self._copier.copy(whole, rank=snapshot.rank, num_shares=snapshot.size)
         with self._changed:
             self._save = Save(
                 name=layout.name_of(snapshot.committed, snapshot.lineage),
@@ -340,20 +337,8 @@ class Copier:
         """Memory held now."""
         return sum(tensor.nbytes for tensor in self._memory.values())
 
-    def copy(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        objects: Mapping[str, Any],
-        *,
-        rank: int,
-        num_shares: int,
-        parts: Mapping[str, TensorPart] | None = None,
-        num_workers: int = 1,
-    ) -> Contents:
+    def copy(self, whole: Contents, *, rank: int, num_shares: int) -> Contents:
         """Return a state of which this rank's share is held, and the rest only described."""
-        whole = Contents(
-            tensors=tensors, objects=objects, parts=parts or {}, num_workers=num_workers
-        )
         plan = self._planned(whole, rank=rank, num_shares=num_shares)
         had, self._memory = self._memory, {}
         for piece in plan.pieces:

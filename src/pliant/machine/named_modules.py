@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib import invalidate_caches
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,27 +50,18 @@ def digest_of(script: Path) -> str:
 
 
 def _file_of_module(module: str, directory: Path) -> Path | None:
-    first, *rest = module.split(".")
-    spec = _installed(first, directory) if all((first, *rest)) else None
-    if spec is None:
-        return None
-    is_package = spec.submodule_search_locations is not None
-    file = None if is_package or spec.origin is None else Path(spec.origin)
-    places = [Path(place) for place in spec.submodule_search_locations or ()]
-    for part in rest:
-        file = next((one for place in places if (one := place / f"{part}.py").is_file()), None)
-        places = [inner for place in places if (inner := place / part).is_dir()]
-    return next((one for place in places if (one := place / "__main__.py").is_file()), file)
-
-
-def _installed(package: str, directory: Path) -> ModuleSpec | None:
-    """Find a package or module in a directory, or among what is installed."""
-    path = [str(directory), *sys.path]
-    for finder in sys.meta_path:
-        found = finder.find_spec(package, path)
-        if found is not None:
-            return found
-    return None
+    invalidate_caches()
+    path, spec = [str(directory), *sys.path], None
+    for part in module.split("."):
+        # of a package that is installed, whoever imports it finds it in its own way
+        finders = sys.meta_path if spec is None else [PathFinder]
+        found = (finder.find_spec(part, path) for finder in finders) if part and path else ()
+        if (spec := next(filter(None, found), None)) is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    if path:
+        spec = PathFinder.find_spec("__main__", path)
+    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 ENGINE_PACKAGES = ("torch", "numpy", "xxhash", "fsspec")
