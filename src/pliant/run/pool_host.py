@@ -33,6 +33,7 @@ from pliant.machine.registry import (
     SOCKET,
     RuntimeFiles,
     listen,
+    name_taken,
     served_pools,
 )
 from pliant.observe.log import EventLog, Journal, Record
@@ -56,7 +57,7 @@ def check(config: PoolConfig) -> None:
         ConfigError: it cannot run like this, or runs already.
     """
     if any(pool.name == config.name for pool in served_pools(config.records)):
-        raise ConfigError(_runs_already(config.name))
+        raise name_taken("pool", config.name)
     if config.gid is not None and process_started(1) is None:
         raise ConfigError(
             "a shared pool must see whether the processes of other users live, and /proc hides them"
@@ -120,7 +121,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     with contextlib.ExitStack() as stack:
         if config.gid is None:
             sock = stack.enter_context(contextlib.closing(open_socket(config.address, config.port)))
-        taken = _runs_already(config.name)
+        taken = str(name_taken("pool", config.name))
         stack.enter_context(locked(out, alone=True, taken=taken, within_s=ENDING_S))
         if config.gid is not None:
             sock = stack.enter_context(contextlib.closing(listen(out, config.gid, waiting=WAITING)))
@@ -239,7 +240,3 @@ def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
         time_scale=capacity.time_scale,
         elapsed_s=max(0.0, now_at - began_at),  # the clock may have gone back
     )
-
-
-def _runs_already(name: str) -> str:
-    return f"a pool named {name} is running already; choose another with --name"
