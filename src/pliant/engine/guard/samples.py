@@ -57,7 +57,10 @@ def words_of_samples(dataset: Any, seed: int) -> SampleWords:
 
 def word_of_item(item: object) -> str:
     """Return a digest of what is known of an item; of objects of the script's nothing is."""
-    return _ItemLook().word(item, _ItemLook.depth)
+    try:
+        return _ItemLook().word(item, _ItemLook.depth)
+    except Exception:  # of somebody's kind of tensor or array
+        return ""
 
 
 def _indices(size: int, seed: int) -> Iterable[int]:
