@@ -156,7 +156,7 @@ def test_each_event_is_shown_with_who_gets_what_and_why(
     assert said[2].startswith("    gpt gets devices 0, 1, 2, 3 and has 4: ")
     assert said[3].endswith("+10.000 s  cnn asks for 2 (low, team vision)")
     assert said[4].startswith("    gpt is to shrink to 2 within 30 s: ")
-    assert said[-1].endswith(": the core shares out the same as was recorded")
+    assert said[-1].endswith(": the core decides the same as was recorded")
     assert not any("time passed" in line for line in said)
 
 

@@ -52,9 +52,8 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import JobSettings
 from pliant.core.values import Incarnation, NodeId, ReplicaId
-from pliant.simulate.replay_notation import parse, words_of
+from pliant.simulate.replay_notation import line_of, parse, render_command, words_of
 from pliant.simulate.replay_player import Answer
-from pliant.simulate.replay_wording import line_of, render_command
 from pliant.wire.codec import Envelope
 from pliant.wire.messages import AgentLeft, Noted, Work
 

@@ -18,8 +18,8 @@ from pliant.core.allocation.kinds import PoolBeginning, begun
 from pliant.core.allocation.values import Actions
 from pliant.observe.core_values import value_of
 from pliant.observe.reading import read
-from pliant.simulate.pool_replay import SAID
 from pliant.simulate.pool_scenario import MakePool, Teller, core_alone, play_pool
+from pliant.simulate.replay_log import POOL_ANSWERS
 from pliant.simulate.simulated_pool import SimulatedPool
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "pools").glob("*.txt"))
@@ -70,7 +70,7 @@ def live(path: Path) -> MakePool:
             return tuple(
                 value_of(Action, {**record, "is": record["kind"]})
                 for record in said
-                if record["kind"] in SAID
+                if record["kind"] in POOL_ANSWERS
             )
 
         return tell

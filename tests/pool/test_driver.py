@@ -30,8 +30,8 @@ from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_status import board_of
 from pliant.pool.state import SavedPool, StateFile
-from pliant.simulate.pool_replay import pool_replayed
-from pliant.simulate.replay import Break
+from pliant.simulate.replay import Break, replayed
+from pliant.simulate.replay_log import entries
 from pliant.spec.pool import ClassEntry, ReclaimEntry, TeamEntry
 from pliant.wire.offers import Offer, Report
 
@@ -136,7 +136,7 @@ def play(tmp_path: Path) -> Play:
         finally:
             await world.pushes.close()
             world.log.close()
-        for step in pool_replayed(tmp_path / "events.jsonl"):  # whatever the story
+        for step in replayed(entries(tmp_path / "events.jsonl")):  # whatever the story
             assert isinstance(step, Break) or step.difference is None
 
     return lambda scene: asyncio.run(playing(scene))

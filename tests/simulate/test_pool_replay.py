@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from tests.simulate.recorded_pool import a_pool
 
-from pliant.simulate import replay_log
-from pliant.simulate.pool_replay import OF_POOLS, PoolTurn, is_pool_log, pool_replayed
-from pliant.simulate.pool_telling import PoolAccount
-from pliant.simulate.replay import Break
+from pliant.simulate.replay import Break, Turn, replayed
+from pliant.simulate.replay_log import EVENT_KINDS, OF_POOLS, SAID_KINDS, entries, is_pool_log
+from pliant.simulate.replay_telling import Account
 
 
-def account_of(log: Path) -> PoolAccount:
-    account = PoolAccount()
-    for step in pool_replayed(log):
+def account_of(log: Path) -> Account:
+    account = Account(is_pool=True)
+    for step in replayed(entries(log)):
         account.add(step)
     return account
 
@@ -26,16 +25,16 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_every_answer_is_given_again(log: Path) -> None:
-    begins, *turns = pool_replayed(log)
+    begins, *turns = replayed(entries(log))
 
     account = account_of(log)
 
-    assert isinstance(begins, PoolTurn)
+    assert isinstance(begins, Turn)
     assert begins.beginning is not None
     assert begins.beginning.teams[0].quota == 2
-    assert [turn.now_s for turn in turns if isinstance(turn, PoolTurn)][:3] == [0.0, 1.25, 10.0]
+    assert [turn.now_s for turn in turns if isinstance(turn, Turn)][:3] == [0.0, 1.25, 10.0]
     assert (account.inputs, account.unknown, account.difference) == (7, 0, None)
-    assert account.sentence.endswith("the core shares out the same as was recorded")
+    assert account.sentence.endswith("the core decides the same as was recorded")
     assert is_pool_log(log)
 
 
@@ -88,7 +87,7 @@ def test_what_cannot_be_is_a_gap_and_never_an_error(
     assert before in text
     log.write_text(text.replace(before, after, 1))
 
-    breaks = [step for step in pool_replayed(log) if isinstance(step, Break)]
+    breaks = [step for step in replayed(entries(log)) if isinstance(step, Break)]
 
     assert any(why in one.why for one in breaks)
     assert account_of(log).difference is None
@@ -100,7 +99,7 @@ def test_an_older_log_cannot_be_replayed_and_says_why(log: Path) -> None:
     log.write_text("\n".join(lines) + "\n")
 
     assert account_of(log).sentence == (
-        "nothing of this log can be replayed: it does not say with what a pool began"
+        "nothing of this log can be replayed: it does not say with what a core began"
     )
 
 
@@ -120,4 +119,4 @@ def test_whatever_is_asked_in_vain_again_and_again_is_not_missed(tmp_path: Path)
 
 
 def test_no_log_of_a_job_has_the_kinds_of_a_pool() -> None:
-    assert not OF_POOLS & (replay_log.EVENT_KINDS.keys() | replay_log.SAID_KINDS)
+    assert not OF_POOLS & (EVENT_KINDS.keys() | SAID_KINDS)

@@ -10,8 +10,9 @@ from tests.simulate.recorded_pool import SCENE, STARTED_AT, a_pool
 
 from pliant.core.allocation import Refuse
 from pliant.core.errors import ConfigError
-from pliant.simulate.pool_replay import pool_replayed
 from pliant.simulate.pool_scenario import answer_line, core_alone, play_pool, scenario_of_pool
+from pliant.simulate.replay import replayed
+from pliant.simulate.replay_log import entries
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_what_came_in_begins_a_line_and_the_answers_stand_below(log: Path) -> None:
-    found = scenario_of_pool(pool_replayed(log), title="A title.")
+    found = scenario_of_pool(replayed(entries(log)), title="A title.")
 
     lines = found.text.splitlines()
     assert lines[0] == "# A title."
@@ -35,7 +36,7 @@ def test_what_came_in_begins_a_line_and_the_answers_stand_below(log: Path) -> No
 
 
 def test_around_a_moment_it_ends_half_a_minute_later(log: Path) -> None:
-    found = scenario_of_pool(pool_replayed(log), title="x", around_at=STARTED_AT + 11.0)
+    found = scenario_of_pool(replayed(entries(log)), title="x", around_at=STARTED_AT + 11.0)
 
     assert found.num_events == 4
     assert found.until is not None
@@ -45,7 +46,7 @@ def test_around_a_moment_it_ends_half_a_minute_later(log: Path) -> None:
 def test_it_ends_where_certainty_does(log: Path) -> None:
     log.write_text(log.read_text().replace('"kind":"released"', "}", 1))
 
-    found = scenario_of_pool(pool_replayed(log), title="x")
+    found = scenario_of_pool(replayed(entries(log)), title="x")
 
     assert found.num_events == 3
     assert found.until is not None
@@ -55,7 +56,7 @@ def test_of_nothing_none_is_made(log: Path) -> None:
     log.write_text(log.read_text().splitlines()[0] + "\n")
 
     with pytest.raises(ConfigError, match="no beginning of a pool, with what it was told"):
-        scenario_of_pool(pool_replayed(log), title="x")
+        scenario_of_pool(replayed(entries(log)), title="x")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Owns argv of the command and the order of what is printed.  Knows nothing of how
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -20,16 +19,10 @@ from pliant.cli.arguments import Json
 from pliant.cli.terminal import print_json, say
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.text import counted, seconds_of
-from pliant.simulate.pool_replay import PoolStep, is_pool_log, pool_replayed
 from pliant.simulate.pool_scenario import scenario_of_pool
-from pliant.simulate.pool_telling import (
-    PoolAccount,
-    json_of_pool,
-    lines_of_pool,
-)
 from pliant.simulate.replay import Break, Step, replayed
-from pliant.simulate.replay_log import entries, log_at
-from pliant.simulate.replay_scenario import Scenario, scenario_of, title_of
+from pliant.simulate.replay_log import entries, is_pool_log, log_at
+from pliant.simulate.replay_scenario import scenario_of, title_of
 from pliant.simulate.replay_telling import Account, json_of, lines_of
 
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -77,19 +70,16 @@ def replay(
     if to_scenario is not None:
         return _write_scenario(log, to_scenario, around, is_pool=is_pool, as_json=as_json)
     window = _Window(from_, to)
-    played: tuple[Any, ...] = replayed(entries(log)), Account(), json_of, lines_of
-    if is_pool:
-        played = pool_replayed(log), PoolAccount(), json_of_pool, lines_of_pool
-    steps, account, as_values, as_lines = played
+    account = Account(is_pool)
     shown: list[dict[str, Any]] = []
-    for step in steps:
+    for step in replayed(entries(log)):
         account.add(step)
         if not window.shows(step):
             continue
         if as_json:
-            shown.append(as_values(step))
+            shown.append(json_of(step))
             continue
-        for line in as_lines(step, window.start_at):
+        for line in lines_of(step, window.start_at):
             say(line)
     if as_json:
         print_json({"log": str(log), "turns": shown, **account.as_json()})
@@ -107,11 +97,11 @@ def _write_scenario(
     def moment(start_at: float) -> float | None:
         return None if around is None else _moment("--around", around, start_at, 0.0)
 
-    steps: Iterator[Any] = pool_replayed(log) if is_pool else replayed(entries(log))
+    steps = replayed(entries(log))
     if (first := next(steps, None)) is None:
         raise ConfigError(f"{log} is empty; no scenario can be made of it")
     title = title_of(log.name, first.place, version("pliant"))
-    make: Callable[..., Scenario] = scenario_of_pool if is_pool else scenario_of
+    make = scenario_of_pool if is_pool else scenario_of
     found = make(chain([first], steps), title=title, around_at=moment(first.place.at))
     with file.open("x", encoding="utf-8") as out:
         out.write(found.text)
@@ -143,7 +133,7 @@ class _Window:
         _moment("--from", self.since, 0.0, 0.0)
         _moment("--to", self.until, 0.0, 0.0)
 
-    def shows(self, step: Step | PoolStep) -> bool:
+    def shows(self, step: Step) -> bool:
         """Whether this step is shown."""
         at = step.place.at
         if self._between is None:

@@ -34,8 +34,8 @@ from pliant.core.errors import ConfigError
 from pliant.core.text import in_one_line
 from pliant.observe.core_values import value_of, written
 from pliant.observe.log import kind_of
-from pliant.simulate.pool_replay import TOLD, PoolStep, PoolTurn
-from pliant.simulate.replay import Break
+from pliant.simulate.replay import Break, Step, Turn
+from pliant.simulate.replay_log import POOL_EVENTS
 from pliant.simulate.replay_scenario import AROUND_S, DIGITS, Scenario
 
 Teller = Callable[[Event, float], Actions]
@@ -71,14 +71,14 @@ def play_pool(text: str, make: MakePool) -> str:
         if not line.strip() or line.startswith("#"):
             continue
         first, at, kind, data = (*line.split(" ", 3), "", "", "")[:4]
-        if first != ("pool" if teller is None else "at") or (teller and kind not in TOLD):
+        if first != ("pool" if teller is None else "at") or (teller and kind not in POOL_EVENTS):
             raise ConfigError(f"unknown scenario line: {line[:80]}")
         try:
             if teller is None:
                 beginning = value_of(PoolBeginning, json.loads(line.removeprefix("pool")))
                 teller = make(beginning, 0.0)
                 continue
-            actions = teller(value_of(TOLD[kind], json.loads(data)), float(at))
+            actions = teller(value_of(POOL_EVENTS[kind], json.loads(data)), float(at))
         except ValueError as error:
             raise ConfigError(f"{line[:80]!r} cannot be played: {error}") from error
         out += [f"  {one}" for one in map(answer_line, actions)]
@@ -136,12 +136,12 @@ class _Stretch:
 
     beginning: PoolBeginning
     began_s: float
-    turns: list[PoolTurn] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     until: str | None = None
 
 
 def scenario_of_pool(
-    steps: Iterable[PoolStep], *, title: str, around_at: float | None = None
+    steps: Iterable[Step], *, title: str, around_at: float | None = None
 ) -> Scenario:
     """Return the first life of a pool that is certain, or the one up to a moment, as a scenario.
 
@@ -153,7 +153,7 @@ def scenario_of_pool(
         raise ConfigError(
             "no scenario can be made: no beginning of a pool, with what it was told, is in the log"
         )
-    answers = [line for turn in found.turns for line in map(answer_line, turn.actions or ())]
+    answers = [line for turn in found.turns for line in map(answer_line, turn.actions)]
     head = f"# {title}\n\npool {json.dumps(brief(found.beginning))}\n"
     for digits in DIGITS:
         lines = [
@@ -167,10 +167,10 @@ def scenario_of_pool(
     raise ConfigError("no scenario can be made: played, it answers otherwise than was recorded")
 
 
-def _stretch(steps: Iterable[PoolStep], around_at: float | None) -> _Stretch | None:
+def _stretch(steps: Iterable[Step], around_at: float | None) -> _Stretch | None:
     found: _Stretch | None = None
     for step in steps:
-        is_end = isinstance(step, Break) or step.beginning is not None or step.actions is None
+        is_end = isinstance(step, Break) or step.beginning is not None or step.answers is None
         if is_end and found is not None and found.turns and found.until is None:
             found.until = step.place.where
             if around_at is None:
@@ -179,8 +179,8 @@ def _stretch(steps: Iterable[PoolStep], around_at: float | None) -> _Stretch | N
             if found is not None:
                 found.until = found.until or step.place.where
             return found
-        if isinstance(step, PoolTurn) and step.beginning is not None:
+        if isinstance(step, Turn) and step.beginning is not None:
             found = _Stretch(step.beginning, step.now_s)
-        elif isinstance(step, PoolTurn) and found is not None and found.until is None:
+        elif isinstance(step, Turn) and found is not None and found.until is None:
             found.turns.append(step)
     return found

@@ -1,11 +1,11 @@
-"""A recorded run, played once more through the core that decided it, and compared.
+"""A recorded run or pool, played once more through the core that decided it, and compared.
 
 Owns the comparison: of each thing that a core was told, whether it decides the same as was recorded
 then, and from where to where that is certain.  After a gap in the log, or a difference, nothing is
 certain until the log says again what the core knew.  Decides nothing: what is decided is
-``core.job``'s, the same as in the run.
+``core.job``'s or ``core.allocation``'s, the same as was recorded.
 
-    entries of the log --> Life (one coordinator's core) --> Turn, Break
+    entries of the log --> Life (the core of one coordinator, or of a pool) --> Turn, Break
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from pliant.core.events import Event, NodeJoined
+from pliant.core import allocation
+from pliant.core.allocation import kinds
+from pliant.core.allocation.kinds import KindedPool, PoolBeginning
+from pliant.core.allocation.values import Actions
+from pliant.core.events import NodeJoined
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.text import in_one_line
 from pliant.core.values import Register
 from pliant.observe.log import ENVELOPE, Record, fields_of, kind_of
-from pliant.simulate.replay_log import Began, CoreState, Entry, Gap, LogPlace, Said, Told
+from pliant.simulate.replay_log import (
+    Began,
+    CoreState,
+    Entry,
+    Gap,
+    LogPlace,
+    PoolBegan,
+    Said,
+    Told,
+)
 
 MOST_DEVICES_IN_ALL = 100_000
 """Of a log: a core would order as many replicas before anybody could stop it."""
@@ -35,21 +48,30 @@ class Turn:
 
     place: LogPlace
     now_s: float
-    event: Event | None
-    """None: the coordinator begins."""
+    event: Any
+    """Of ``core.job`` or ``core.allocation``; None: the coordinator or the pool begins."""
 
-    settings: JobSettings
-    before: Job | None
-    """What the core knew when it was told; None: not known, or it has just begun."""
+    record: Record = field(default_factory=dict)
+    """What stands in the log of the event, if it stands there on its own."""
 
-    after: Job | None
+    settings: JobSettings = JobSettings()  # noqa: RUF009 - frozen
+    before: Job | None = None
+    """What the core of a job knew when it was told; None: not known, or it has just begun."""
+
+    after: Job | None = None
     """What it knows by now; None: that is not certain."""
 
     ready: Ready | None = None
-    """What it answers now; None: that is not known."""
+    """What the core of a job answers now; None: that is not known."""
+
+    actions: Actions = ()
+    """What the core of a pool does."""
+
+    answers: tuple[Record, ...] | None = None
+    """What a core answers now, as the log would have it; None: that is not known."""
 
     recorded: tuple[Record, ...] = ()
-    """Decision, notes and commands of then, in the order of the log."""
+    """The same of then, in the order of the log."""
 
     declined: str | None = None
     is_sign: bool = False
@@ -63,12 +85,19 @@ class Turn:
     """Beginning: what the coordinator has found; that the job had ended does not count if somebody
     has asked for it to go on."""
 
+    beginning: PoolBeginning | None = None
+    """With what a pool begins."""
+
+    @property
+    def is_of_pool(self) -> bool:
+        """Whether the core is a pool's."""
+        return self.beginning is not None or isinstance(self.event, allocation.Event)
+
     @property
     def is_quiet(self) -> bool:
         """Whether nothing was decided, neither then nor now."""
         said = self.recorded or self.declined is not None
-        says = self.ready is not None and answers_of(self.ready)
-        return self.event is not None and not said and not says
+        return self.event is not None and not said and not self.answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +114,12 @@ Step = Turn | Break
 
 @dataclass(slots=True, kw_only=True)
 class _Life:
-    """One coordinator's core."""
+    """The core of one coordinator, or of a pool."""
 
-    settings: JobSettings
-    job: Job | None
+    core: Job | KindedPool | None
     """What it knows; None: that is not certain."""
+
+    settings: JobSettings = JobSettings()  # noqa: RUF009 - frozen
 
     told: Told | None = None
     said: list[Record] = field(default_factory=list)
@@ -118,13 +148,17 @@ class _Replay:
             case Gap(place=place, why=why):
                 for life in self.lives.values():
                     yield from _turn(life, is_last=True)
-                    life.job = None
+                    life.core = None
                 yield Break(place=place, is_certain=False, why=why)
-            case Began():
+            case Began() | PoolBegan():
                 for life in self.lives.values():
                     yield from _turn(life, is_last=True)
                 self.lives = {}
-                yield from self._begin(entry, number)
+                try:
+                    yield self._begin(entry, number)
+                except Exception as error:  # whatever stands in the log
+                    why = _refused("beginning", error)
+                    yield Break(place=entry.place, is_certain=False, why=why)
             case CoreState():
                 yield from self._know(entry, number)
             case Told() if number in self.lives:
@@ -132,33 +166,39 @@ class _Replay:
                 yield from _turn(life)
                 life.told = entry
             case Told() if not self.lives:
-                self.lives[number] = _Life(settings=JobSettings(), job=None, told=entry)
+                self.lives[number] = _Life(core=None, told=entry)
             case Said(kind=kind, record=record) if number in self.lives:
                 if not (kind == "end_job" and record.get("by") == BY_THE_PROCESS):
                     self.lives[number].said.append(record)
             case _:
                 pass  # of a coordinator that another has followed, or of one that is not known
 
-    def _begin(self, entry: Began, number: int) -> Iterator[Step]:
+    def _begin(self, entry: Began | PoolBegan, number: int) -> Turn:
+        if isinstance(entry, PoolBegan):
+            pool = kinds.begun(entry.beginning, now_s=entry.now_s)
+            self.lives[number] = _Life(core=pool, latest=entry.now_s)
+            return Turn(
+                place=entry.place,
+                now_s=entry.now_s,
+                event=None,
+                record=entry.record,
+                answers=(),
+                version=entry.version,
+                beginning=entry.beginning,
+            )
         register = entry.register
         if register is not None and entry.is_asked:  # as the core does
             register = replace(register, outcome=None)
-        try:
-            job, ready = controller.begin(
-                now_s=entry.now_s, settings=entry.settings, register=register
-            )
-        except Exception as error:  # whatever stands in the log
-            yield Break(place=entry.place, is_certain=False, why=_refused("beginning", error))
-            return
-        self.lives[number] = _Life(settings=entry.settings, job=job, latest=entry.now_s)
-        yield Turn(
+        job, ready = controller.begin(now_s=entry.now_s, settings=entry.settings, register=register)
+        self.lives[number] = _Life(settings=entry.settings, core=job, latest=entry.now_s)
+        return Turn(
             place=entry.place,
             now_s=entry.now_s,
             event=None,
             settings=entry.settings,
-            before=None,
             after=job,
             ready=ready,
+            answers=answers_of(ready),
             version=entry.version,
             register=register,
         )
@@ -169,17 +209,17 @@ class _Replay:
             return
         for one in self.lives.values():
             yield from _turn(one, is_last=one is not life)
-        if life is None or life.job is None:
+        if life is None or not isinstance(life.core, Job):
             why = "what the core knew is recorded here"
             yield Break(place=entry.place, is_certain=True, why=why)
-        elif (why_not := _difference_of_states(life.job, entry.job)) is not None:
+        elif (why_not := _difference_of_states(life.core, entry.job)) is not None:
             yield Break(place=entry.place, is_certain=False, why=why_not)
             again = "the replay goes on from what was recorded"
             yield Break(place=entry.place, is_certain=True, why=again)
         latest = (
             entry.job.history.seen_s if life is None else max(life.latest, entry.job.history.seen_s)
         )
-        self.lives = {number: _Life(settings=entry.settings, job=entry.job, latest=latest)}
+        self.lives = {number: _Life(settings=entry.settings, core=entry.job, latest=latest)}
 
 
 def _turn(life: _Life, *, is_last: bool = False) -> Iterator[Step]:
@@ -191,23 +231,27 @@ def _turn(life: _Life, *, is_last: bool = False) -> Iterator[Step]:
     life.told, life.said = None, []
     if told is None:
         return
-    before, ready, difference = life.job, None, None
+    before, now, answers, difference = life.core, None, None, None
     if before is not None:
         try:
-            life.job, ready = _answer(life, before, told)
-            difference = difference_of(ready, said, told, may_be_cut=is_last)
+            life.core, now = _answer(life, before, told)
+            answers = answers_of(now)
+            difference = _difference_of(now, answers, said, told, may_be_cut=is_last)
         except Exception as error:  # whatever stands in the log
             difference = _refused(kind_of(told.event), error)
         if difference is not None:
-            life.job = None
+            life.core = None
     yield Turn(
         place=told.place,
         now_s=told.now_s,
         event=told.event,
+        record=told.record,
         settings=life.settings,
-        before=before,
-        after=life.job,
-        ready=ready,
+        before=before if isinstance(before, Job) else None,
+        after=life.core if isinstance(life.core, Job) else None,
+        ready=now if isinstance(now, Ready) else None,
+        actions=now if isinstance(now, tuple) else (),
+        answers=answers,
         recorded=said,
         declined=told.declined,
         is_sign=told.is_sign,
@@ -215,51 +259,57 @@ def _turn(life: _Life, *, is_last: bool = False) -> Iterator[Step]:
     )
 
 
-def _answer(life: _Life, before: Job, told: Told) -> tuple[Job, Ready]:
+def _answer(
+    life: _Life, core: Job | KindedPool, told: Told
+) -> tuple[Job | KindedPool, Ready | Actions]:
     if told.now_s < life.latest:
         raise ValueError(f"time goes back, from {life.latest:.6f} s to {told.now_s:.6f} s")
     life.latest = told.now_s
-    if isinstance(told.event, NodeJoined):
-        devices = sum(before.nodes.devices.values()) + told.event.devices
+    event = told.event
+    if isinstance(core, KindedPool):
+        return kinds.step_kinds(core, event, now_s=told.now_s)
+    if isinstance(event, NodeJoined):
+        devices = sum(core.nodes.devices.values()) + event.devices
         if devices > MOST_DEVICES_IN_ALL:
             raise ValueError(f"{devices} devices; at most {MOST_DEVICES_IN_ALL} are replayed")
-    return controller.step(before, told.event, now_s=told.now_s, settings=life.settings)
+    return controller.step(core, event, now_s=told.now_s, settings=life.settings)
 
 
 # --- what is the same ---------------------------------------------------------------------
 
 
-def answers_of(ready: Ready) -> list[Record]:
+def answers_of(now: Ready | Actions) -> tuple[Record, ...]:
     """Return what a core answers as the log would have it."""
-    answers = [] if ready.decision is None else [_as_record(ready.decision)]
-    answers += [{"kind": "note", "text": text} for text in ready.notes]
-    return answers + [_as_record(command) for command in ready.commands]
+    if not isinstance(now, Ready):
+        return tuple(map(_as_record, now))
+    answers = [] if now.decision is None else [_as_record(now.decision)]
+    answers += [{"kind": "note", "text": text} for text in now.notes]
+    return (*answers, *map(_as_record, now.commands))
 
 
-def difference_of(
-    ready: Ready, recorded: Iterable[Record], told: Told, *, may_be_cut: bool = False
+def _difference_of(
+    now: Ready | Actions,
+    answers: Sequence[Record],
+    recorded: Sequence[Record],
+    told: Told,
+    *,
+    may_be_cut: bool,
 ) -> str | None:
     """Say in what an answer differs first from the recorded one; None: in nothing.
 
     ``may_be_cut``: the end of what was recorded may be missing.
     """
-    declined = None if ready.declined is None else ready.declined.reason
+    refusal = now.declined if isinstance(now, Ready) else None
+    declined = None if refusal is None else refusal.reason
     if declined != told.declined:
         return f"declined: {_or_nothing(told.declined)} was recorded, now {_or_nothing(declined)}"
-    return difference_between(answers_of(ready), list(recorded), may_be_cut=may_be_cut)
-
-
-def difference_between(
-    now: Sequence[Record], recorded: Sequence[Record], *, may_be_cut: bool
-) -> str | None:
-    """Say in what answers differ first from the recorded ones; None: in nothing."""
-    for mine, then in zip(now, recorded, strict=False):
+    for mine, then in zip(answers, recorded, strict=False):
         if (why := unlike(mine, then)) is not None:
             return why
-    if len(recorded) > len(now):
-        return f"{summary(recorded[len(now)])} was recorded, now nothing"
-    if len(now) > len(recorded) and not may_be_cut:
-        return f"nothing more was recorded, now {summary(now[len(recorded)])}"
+    if len(recorded) > len(answers):
+        return f"{summary(recorded[len(answers)])} was recorded, now nothing"
+    if len(answers) > len(recorded) and not may_be_cut:
+        return f"nothing more was recorded, now {summary(answers[len(recorded)])}"
     return None
 
 

@@ -1,8 +1,9 @@
 """A recorded run as the core knew it: what each coordinator's core was told, and what it said.
 
-Owns how that is found in the log of a job, and where it cannot be: lines that are none, parts that
-are gone, records of a version that did not write what a replay needs.  Nothing here is an error but
-a log that is none: what cannot be read is a ``Gap``.  Knows nothing of what the core makes of it.
+Owns how that is found in the log of a job or a pool, and where it cannot be: lines that are none,
+parts that are gone, records of a version that did not write what a replay needs.  Nothing here is
+an error but a log that is none: what cannot be read is a ``Gap``.  Knows nothing of what the core
+makes of it.
 """
 
 from __future__ import annotations
@@ -10,27 +11,41 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from pliant.core import allocation
+from pliant.core.allocation.kinds import PoolBeginning
 from pliant.core.commands import type_name
 from pliant.core.errors import ConfigError
-from pliant.core.events import Event
 from pliant.core.job.state import Job, JobSettings
-from pliant.core.text import is_moment
+from pliant.core.tenancy import MOST_SLOTS
+from pliant.core.text import in_one_line, is_moment
 from pliant.core.values import Register
 from pliant.machine import run_files
 from pliant.observe import parts
 from pliant.observe.core_values import event_in, value_of
-from pliant.observe.log import CONTINUED, Record
+from pliant.observe.log import Record
 from pliant.observe.quiet_inputs import quiet_of
 from pliant.observe.reading import record_of
+from pliant.spec.pool import MOST_DEVICES as MOST_OF_POOL
 from pliant.wire.bounds import MOST_DEVICES, excess
 from pliant.wire.codec import COMMANDS, EVENTS
 
 EVENT_KINDS: dict[str, type] = {type_name(kind): kind for kind in EVENTS}
 SAID_KINDS = frozenset({"decision", *map(type_name, COMMANDS)})
+
+POOL_EVENTS: dict[str, type] = {type_name(kind): kind for kind in get_args(allocation.Event)}
+POOL_ANSWERS = frozenset(type_name(kind) for kind in get_args(allocation.Action))
+POOL_BEGAN = "pool_began"
+
+OF_POOLS = frozenset({"pool_started", POOL_BEGAN, *POOL_EVENTS, *POOL_ANSWERS})
+"""Kinds that no log of a job has."""
+
+LOOKED_AT = 1000
+"""Lines in which a pool's log shows what it is."""
 
 MOST_COUNT = 1_000_000
 """Of replicas or slots that somebody wants: a core looks at each size up to it."""
@@ -74,6 +89,17 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBegan:
+    """A pool began."""
+
+    place: LogPlace
+    now_s: float
+    beginning: PoolBeginning
+    version: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoreState:
     """What the core knew at this place."""
 
@@ -89,7 +115,10 @@ class Told:
 
     place: LogPlace
     now_s: float
-    event: Event
+    event: Any
+    """Of ``core.job`` or ``core.allocation``."""
+
+    record: Record = field(default_factory=dict)
     declined: str | None = None
     """Why it was declined, if it was."""
 
@@ -114,7 +143,7 @@ class Gap:
     why: str
 
 
-Entry = Began | CoreState | Told | Said | Gap
+Entry = Began | PoolBegan | CoreState | Told | Said | Gap
 
 
 def log_at(path: Path) -> Path:
@@ -134,13 +163,19 @@ def log_at(path: Path) -> Path:
     return log
 
 
+def is_pool_log(log: Path) -> bool:
+    """Whether this is the log of a pool, and of no job."""
+    records = (record_of(line) or {} for _, line in islice(parts.lines(log), LOOKED_AT))
+    return any(record.get("kind") in OF_POOLS for record in records)
+
+
 def entries(log: Path) -> Iterator[Entry]:
     """Yield what a replay needs of a log, in order.
 
     Raises:
-        ConfigError: it is no log of a job.
+        ConfigError: it is no log of a job or a pool.
     """
-    reader = _InputReader()
+    reader = _PoolReader() if is_pool_log(log) else _JobReader()
     early: list[Entry] = []  # as long as it may be no log at all
     for position, line in parts.lines(log):
         early.extend(reader.entries_of(log, position, line))
@@ -150,11 +185,11 @@ def entries(log: Path) -> Iterator[Entry]:
     if reader.place is None or not reader.is_log:
         name = "" if reader.place is None else f"{reader.place.where}: "
         raise ConfigError(f"{name}{log} is no log of a job: nothing in it is a record of one")
-    if is_torn(log):
+    if _is_torn(log):
         yield Gap(place=reader.place, why="the last line is cut off")
 
 
-def is_torn(log: Path) -> bool:
+def _is_torn(log: Path) -> bool:
     """Whether the log ends in the midst of a line."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -163,55 +198,118 @@ def is_torn(log: Path) -> bool:
 
 
 @dataclass(slots=True)
-class LogWalk:
-    """Reads line by line; knows where it is."""
+class _LogReader:
+    """Reads line by line what a core was told; knows where it is."""
 
     place: LogPlace | None = None
+    is_log: bool = False
     _part: int = -1
     _line: int = 0
     _name: str = ""
+    _is_old: bool = False
 
-    def record_or_gaps(self, log: Path, position: int, line: bytes) -> tuple[list[Gap], Record]:
-        """Return what is missing up to this line, and its record; an empty one if it is none."""
+    def entries_of(self, log: Path, position: int, line: bytes) -> Iterator[Entry]:
+        """Yield what is missing up to this line, and what it says."""
         part, _ = parts.place(position)
-        missing = part != self._part and part != self._part + 1
+        is_missing = part not in (self._part, self._part + 1)
         if part != self._part:
             self._part, self._line = part, 0
             closed = parts.closed_path(log, part)
             self._name = closed.name if closed.exists() else log.name
         self._line += 1
         record = record_of(line)
-        self.place = _place(f"{self._name}:{self._line}", record, self.place)
-        gaps = []
-        if missing:
-            why = "the parts of the log before this one are gone"
-            gaps.append(Gap(place=self.place, why=why))
+        place = self.place = _place(f"{self._name}:{self._line}", record, self.place)
+        if is_missing:
+            yield Gap(place=place, why="the parts of the log before this one are gone")
         if record is None and line.strip():
-            gaps.append(Gap(place=self.place, why="this line is no record"))
-        return gaps, record or {}
+            yield Gap(place=place, why="this line is no record")
+        if not record:
+            return
+        kind = record.get("kind")
+        self.is_log |= isinstance(kind, str) and "mono" in record
+        if kind == "records_lost":
+            yield Gap(place=place, why="records before this one could not be written")
+            return
+        try:
+            yield from self._of_record(str(kind), record, place)
+        except (ValueError, TypeError, ConfigError) as error:
+            why = in_one_line(f"this is no {str(kind)[:40]} that can be: {error}")[:300]
+            yield Gap(place=place, why=why)
+
+    def _of_record(self, kind: str, record: Record, place: LogPlace) -> Iterator[Entry]:
+        """Yield what a record says."""
+        raise NotImplementedError
+
+    def _told(
+        self, kind: type, record: Record, place: LogPlace, declined: str | None = None
+    ) -> Iterator[Entry]:
+        if record.get("now_s") is None:  # of an older version
+            if not self._is_old:
+                self._is_old = True
+                yield Gap(place=place, why="it is not said when the core was told (older version)")
+            return
+        event = self._within(event_in(kind, record))
+        now_s = moment_of(record)
+        yield Told(place=place, now_s=now_s, event=event, record=record, declined=declined)
+
+    def _within(self, event: Any) -> Any:
+        """Return an event whose numbers and names are those that somebody might send."""
+        if (found := excess(asdict(event))) is not None:
+            raise ValueError(found)
+        return event
 
 
 @dataclass(slots=True)
-class _InputReader(LogWalk):
-    """Finds what a core was told."""
+class _PoolReader(_LogReader):
+    _latest_s: float = 0.0
 
-    is_log: bool = False
-    _is_old: bool = False
+    def _of_record(self, kind: str, record: Record, place: LogPlace) -> Iterator[Entry]:
+        if kind == POOL_BEGAN:
+            beginning: PoolBeginning = value_of(PoolBeginning, record.get("beginning"))
+            for count in (beginning.devices, *map(_devices_of, beginning.events)):
+                _require_few(count)
+            self._latest_s = moment_of(record)
+            yield PoolBegan(
+                place=place,
+                now_s=self._latest_s,
+                beginning=beginning,
+                version=str(record.get("version")),
+                record=record,
+            )
+        elif kind in POOL_EVENTS:
+            for told in self._told(POOL_EVENTS[kind], record, place):
+                if isinstance(told, Told):
+                    _require_later(told.now_s, self._latest_s)
+                    self._latest_s = told.now_s
+                yield told
+        elif kind in POOL_ANSWERS:
+            yield Said(place=place, kind=kind, record=record)
 
-    def entries_of(self, log: Path, position: int, line: bytes) -> Iterator[Entry]:
-        gaps, record = self.record_or_gaps(log, position, line)
-        yield from gaps
-        if not record or self.place is None:
-            return
-        self.is_log |= isinstance(record.get("kind"), str) and "mono" in record
-        try:
-            yield from self._of_record(record, self.place)
-        except (ValueError, TypeError) as error:
-            kind = str(record.get("kind"))[:40]
-            yield Gap(place=self.place, why=f"this is no {kind} that can be: {error}"[:300])
+    def _within(self, event: Any) -> Any:
+        _require_few(_devices_of(event))
+        is_claim = isinstance(event, allocation.Asked | allocation.Recovered)
+        if is_claim and (event.claim.num_slots or 0) > MOST_SLOTS:
+            raise ValueError(f"num_slots is above {MOST_SLOTS}")
+        return event
 
-    def _of_record(self, record: Record, place: LogPlace) -> Iterator[Entry]:
-        kind = record.get("kind")
+
+def _devices_of(event: allocation.Event) -> int:
+    return event.count if isinstance(event, allocation.DevicesSet) else 0
+
+
+def _require_few(devices: int) -> None:
+    if devices > MOST_OF_POOL:
+        raise ValueError(f"{devices} devices; at most {MOST_OF_POOL} are replayed")
+
+
+def _require_later(now_s: float, latest_s: float) -> None:
+    if now_s < latest_s:
+        raise ValueError(f"time goes back, from {latest_s:.6f} s to {now_s:.6f} s")
+
+
+@dataclass(slots=True)
+class _JobReader(_LogReader):
+    def _of_record(self, kind: str, record: Record, place: LogPlace) -> Iterator[Entry]:
         if kind in EVENT_KINDS or kind in ("core_began", "core_state", "declined"):
             _require_counts(record)
         match kind:
@@ -220,17 +318,13 @@ class _InputReader(LogWalk):
             case "core_state":
                 yield _known(record, place)
             case "heard":
-                yield from _heard(record, place)
+                yield from self._heard(record, place)
             case "declined" | "note":
                 yield from self._declined_or_noted(record, place)
-            case "records_lost":
-                yield Gap(place=place, why="records before this one could not be written")
-            case str() if kind in EVENT_KINDS:
+            case _ if kind in EVENT_KINDS:
                 yield from self._told(EVENT_KINDS[kind], record, place)
-            case str() if kind in SAID_KINDS:
+            case _ if kind in SAID_KINDS:
                 yield Said(place=place, kind=kind, record=record)
-            case _ if kind == CONTINUED:
-                pass
             case _:
                 pass
 
@@ -246,16 +340,12 @@ class _InputReader(LogWalk):
         values = {**request, "now_s": record.get("now_s")}
         yield from self._told(kind, values, place, str(record.get("reason")))
 
-    def _told(
-        self, kind: type, record: Record, place: LogPlace, declined: str | None = None
-    ) -> Iterator[Entry]:
-        if record.get("now_s") is None:  # of an older version
-            if not self._is_old:
-                self._is_old = True
-                yield Gap(place=place, why="it is not said when the core was told (older version)")
-            return
-        event = event_in(kind, record)
-        yield Told(place=place, now_s=moment_of(record), event=_within(event), declined=declined)
+    def _heard(self, record: Record, place: LogPlace) -> Iterator[Told]:
+        signs = record.get("signs")
+        if not isinstance(signs, list) or len(signs) > MOST_SIGNS:
+            raise ValueError("it lists no signs of life")
+        for now_s, event in map(quiet_of, signs):
+            yield Told(place=place, now_s=now_s, event=self._within(event), is_sign=True)
 
 
 def _place(where: str, record: Record | None, before: LogPlace | None) -> LogPlace:
@@ -290,21 +380,6 @@ def _known(record: Record, place: LogPlace) -> CoreState:
         job=job,
         version=str(record.get("version")),
     )
-
-
-def _heard(record: Record, place: LogPlace) -> Iterator[Told]:
-    signs = record.get("signs")
-    if not isinstance(signs, list) or len(signs) > MOST_SIGNS:
-        raise ValueError("it lists no signs of life")
-    for now_s, event in map(quiet_of, signs):
-        yield Told(place=place, now_s=now_s, event=_within(event), is_sign=True)
-
-
-def _within(event: Any) -> Event:
-    """Return an event whose numbers and names are those that an agent might send."""
-    if (found := excess(asdict(event))) is not None:
-        raise ValueError(found)
-    return event  # type: ignore[no-any-return]  # the kinds are those of events
 
 
 def _require_counts(data: Any, name: str = "") -> None:

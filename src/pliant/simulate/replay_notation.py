@@ -1,56 +1,51 @@
-"""The text form of what a coordinator is told, as scenario files have it, read.
+"""The text form of what a coordinator is told and of what it answers, as scenario files have it.
 
-Owns the words of events, of a policy and of limits; ``replay_wording`` writes them.  A word with a
-blank, a ``#`` or a quotation mark in it stands in double quotes, as JSON has it.  Knows nothing of
-who plays a file (``replay_player``).
+Owns the words of events, in one table for reading and writing, and those of settings and answers.
+A word with a blank, a ``#`` or a quotation mark in it stands in double quotes, as JSON has it.
+Knows nothing of who plays a file (``replay_player``).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
 
-from pliant.core.errors import ConfigError
-from pliant.core.events import (
-    Broken,
-    Busy,
-    DiedTogether,
-    DrainRequested,
-    Event,
-    Exited,
-    ExitKind,
-    Finished,
-    KillRequested,
-    NodeFailed,
-    NodeJoined,
-    NodeLeaving,
-    NodeLost,
-    NodeSilent,
-    Offered,
-    PolicySet,
-    Prepared,
-    Progressed,
-    PublishAsked,
-    Reclaimed,
-    Refused,
-    Registered,
-    Running,
-    Saved,
-    Scaled,
-    Spare,
-    StopRequested,
-    SuspendRequested,
-    Switched,
-    Ticked,
-    Unrestorable,
+from pliant.core import events
+from pliant.core.commands import (
+    Command,
+    Dismiss,
+    EndJob,
+    EndReplica,
+    ListCheckpoints,
+    Prepare,
+    Publish,
+    Reform,
+    Release,
+    RollCall,
+    SkipCalls,
+    StartReplica,
+    Stop,
+    Switch,
 )
+from pliant.core.errors import ConfigError
+from pliant.core.job.state import JobSettings, Ready
+from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import CheckpointInfo, Generation, Incarnation, Lineage, NodeId, ReplicaId
+from pliant.core.values import CheckpointInfo, Lineage, Order, ReplicaId, host_of
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _WORD = re.compile(rf'(?:{_QUOTED.pattern}|[^\s"#])+')
 _COMMENT = re.compile(r"#.*")
+_PLAIN = re.compile(r"[!$-\[\]-~]+")
+"""What need not be quoted: visible ASCII but for the quotation mark, the hash and the backslash."""
+
+_LOOPBACK = ("", "127.0.0.1", "[::1]")
+_LIMITS = ("restart_forget_s", "start_wait_s", "start_s", "slow_s", "node_s", "exit_s", "finish_s")
+
+# --- words --------------------------------------------------------------------------------
 
 
 def words_of(line: str) -> list[str]:
@@ -76,152 +71,41 @@ def _unquoted(text: str) -> str:
         raise ConfigError(f"{text:.60} is not quoted as in JSON") from error
 
 
-# --- events -----------------------------------------------------------------------------
+def _said(words: Iterable[str]) -> str:
+    return " ".join(map(_quoted, words))
 
 
-def parse(words: list[str]) -> list[Event]:
-    """Read the events of one line, without its ``at`` and time."""
-    verb, *rest = words
-    names = [ReplicaId(word) for word in rest if "=" not in word]
-    options = options_of(rest)
-    match verb:
-        case "prepared" | "switched" | "broken" | "refused" | "finished" | "progressed":
-            return _worker_events(verb, names, options)
-        case "spare":
-            return [_spare(name, options) for name in names]
-        case "registered":
-            return [_registered(name, options) for name in names]
-        case "unrestorable" | "publish-asked" | "saved":
-            return [_about_checkpoint(verb, names[0], options)]
-        case "busy":
-            return [Busy(replica=name, max_s=float(options["max_s"])) for name in names]
-        case "node" | "running" | "node-silent" | "node-leaving" | "node-lost" | "node-failed":
-            return [_of_node(verb, NodeId(rest[0]), rest[1:], options)]
-        case "died":
-            return [DiedTogether(replicas=tuple(map(ReplicaId, rest)))]
-        case "exit":
-            detail = " ".join(rest[2:])
-            return [Exited(replica=ReplicaId(rest[0]), kind=ExitKind(rest[1]), detail=detail)]
-        case "tick":
-            return [Ticked()]
-        case _:
-            return [_request(verb, rest, names, options)]
+def _quoted(text: str) -> str:
+    """Quote a word, or the value of an option, that would not be read as one."""
+    if _PLAIN.fullmatch(text):
+        return text
+    key, equals, value = text.partition("=")
+    if equals and _PLAIN.fullmatch(key):
+        return f"{key}={json.dumps(value)}"
+    return json.dumps(text)
 
 
-def _of_node(verb: str, node: NodeId, rest: list[str], options: dict[str, str]) -> Event:
-    runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
-    match verb:
-        case "node":
-            devices, said = int(options["devices"]), options.get("labels", "")
-            labels = tuple(options_of(said.split(",")).items())
-            return NodeJoined(node=node, devices=devices, replicas=runs, labels=labels)
-        case "running":
-            return Running(node=node, replicas=runs)
-        case "node-silent":
-            return NodeSilent(node=node, others=tuple(map(NodeId, rest)))
-        case "node-leaving":
-            return NodeLeaving(node=node, notice_s=float(options["notice_s"]))
-        case "node-lost":
-            others = tuple(NodeId(word) for word in rest if "=" not in word)
-            return NodeLost(node=node, others=others, has_left=options.get("left") == "yes")
-        case _:
-            return NodeFailed(node=node, reason=" ".join(rest))
+def options_of(words: Iterable[str]) -> dict[str, str]:
+    """Return the words that are ``key=value``."""
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[str, str]) -> Event:
-    match verb:
-        case "scale":
-            return Scaled(target=int(rest[0]))
-        case "drain":
-            notice_s = float(options.get("notice_s", "30"))
-            return DrainRequested(replica=names[0], notice_s=notice_s)
-        case "kill":
-            return KillRequested(replica=names[0])
-        case "stop":
-            return StopRequested(at_once=options.get("now") == "yes")
-        case "suspend":
-            return SuspendRequested(reason=options.get("reason", ""))
-        case "set":
-            said = " ".join(f"{name}={value}" for name, value in options.items())
-            return PolicySet(policy=policy_of(options), said=said)
-        case "offer":
-            given = options.get("notice_s")
-            return Offered(
-                replicas=int(rest[0]),
-                notice_s=None if given is None else float(given),
-                reason=options.get("reason", ""),
-                leave=tuple(
-                    ReplicaId(name) for name in options.get("leave", "").split(",") if name
-                ),
-            )
-        case "reclaim":
-            return Reclaimed(replicas=tuple(names), notice_s=float(options["notice_s"]))
-        case _:
-            raise ConfigError(f"unknown scenario event: {verb} {' '.join(rest)}")
+# --- values -------------------------------------------------------------------------------
 
 
-def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -> list[Event]:
-    """Read ``verb NUMBER r1 r2 key=value``; the number is a generation, or a count for finished."""
-    number = int(words[0])
-    generation, names = Generation(number), words[1:]
-    reason = options.get("reason", "reset")
-    unreached = tuple(ReplicaId(n) for n in options.get("unreached", "").split(",") if n)
-    match verb:
-        case "prepared":
-            return [Prepared(replica=name, generation=generation) for name in names]
-        case "switched":
-            count = int(options.get("step", "0"))
-            return [Switched(replica=name, generation=generation, step=count) for name in names]
-        case "broken":
-            return [
-                Broken(replica=name, generation=generation, reason=reason, unreached=unreached)
-                for name in names
-            ]
-        case "refused":
-            return [
-                Refused(
-                    replica=name,
-                    generation=generation,
-                    reason=reason,
-                    joiner=options.get("joiner") == "yes",
-                    calls=int(options.get("calls", "0")),
-                    unreached=unreached,
-                )
-                for name in names
-            ]
-        case "progressed":
-            return [
-                Progressed(
-                    replica=name,
-                    generation=generation,
-                    committed=int(options.get("committed", "0")),
-                    calls=int(options.get("calls", "0")),
-                    waiting=Generation(int(options.get("waiting", "0"))),
-                    held_up_by=int(options["held_up_by"]) if "held_up_by" in options else None,
-                    is_spoken_for=options.get("spoken_for") == "yes",
-                    slow=int(options.get("slow", "0")),
-                )
-                for name in names
-            ]
-        case _:
-            lineage = Lineage(int(options.get("lineage", "1")))
-            return [Finished(replica=name, committed=number, lineage=lineage) for name in names]
+class _Form(NamedTuple):
+    """How values of one kind are read and written."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+    default: str = ""
+    """What is read where nothing is said."""
 
 
-def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") -> Spare:
-    named = json.loads(options.get("identity", "{}"))
-    looked, _, asked_by = options.get("looked", "0/0").partition("/")
-    return Spare(
-        replica=name,
-        calls=int(options.get(calls, "0")),
-        num_slots=int(options.get("slots", "8")),
-        layout=options.get("layout", "same"),
-        endpoint=f"{options.get('host', name)}:1",
-        identity=tuple(named.items()) or (("seed", options.get("seed", "1")),),
-        is_durable=options.get("keeps") == "checkpoints",
-        checkpoints=tuple(_found(text) for text in options.get("sees", "").split(",") if text),
-        looked=int(looked),
-        asked_by=Incarnation(int(asked_by or 1)),
+def _or_none(form: _Form) -> _Form:
+    return _Form(
+        lambda text: form.read(text) if text else None,
+        lambda value: "" if value is None else form.write(value),
     )
 
 
@@ -232,54 +116,287 @@ def _found(text: str) -> CheckpointInfo:
     return CheckpointInfo(name=name, committed=committed, lineage=Lineage(lineage), calls=calls)
 
 
-def _registered(name: ReplicaId, options: dict[str, str]) -> Registered:
-    """Read where a worker stands: with state, in ``current``, unless something else is said."""
-    has_state = options.get("state") != "no"
-    calls = "spare_calls" if "spare_calls" in options else "calls"
-    return Registered(
-        replica=name,
-        asked_by=Incarnation(int(options.get("asked_by", "0"))),
-        lineage=Lineage(int(options.get("lineage", "1"))),
-        committed=int(options.get("committed", "0")),
-        calls=int(options.get("calls", "0")),
-        has_state=has_state,
-        current=Generation(int(options.get("current", "0"))),
-        prepared=Generation(int(options.get("prepared", "0"))),
-        ordered=Generation(int(options.get("ordered", "0"))),
-        broken=options.get("broken") == "yes",
-        leaving=options.get("leaving") == "yes",
-        finished=options.get("finished") == "yes",
-        spare=None if options.get("spare") == "no" else _spare(name, options, calls=calls),
+def _found_text(found: CheckpointInfo) -> str:
+    calls = f"/{found.calls}" if found.calls else ""
+    return f"{found.name}@{found.committed}/{found.lineage}{calls}"
+
+
+_TEXT = _Form(str, str)
+_COUNT = _Form(int, str, "0")
+_SECONDS = _Form(float, repr, "0.0")
+_YES = _Form(lambda text: text == "yes", lambda value: "yes" if value else "")
+_NOT_NO = _Form(lambda text: text != "no", lambda value: "" if value else "no")
+_KEEPS = _Form(lambda text: text == "checkpoints", lambda value: "checkpoints" if value else "")
+_NAMES = _Form(lambda text: tuple(filter(None, text.split(","))), ",".join)
+_LABELS = _Form(
+    lambda text: tuple(options_of(text.split(",")).items()),
+    lambda labels: ",".join(map("=".join, labels)),
+)
+_FOUND = _Form(
+    lambda text: tuple(_found(one) for one in text.split(",") if one),
+    lambda found: ",".join(map(_found_text, found)),
+)
+
+# --- events -------------------------------------------------------------------------------
+
+
+class _Option(NamedTuple):
+    """``key=value``; it is written unless the value is what is read where nothing is said."""
+
+    key: str
+    read: Callable[[str], dict[str, Any]]
+    """Returns fields of the event."""
+
+    write: Callable[[Any], str]
+    """Takes the event."""
+
+    default: str
+    is_always: bool = False
+    """Whether it is written in any case."""
+
+
+def _option(
+    key: str, form: _Form, default: str | None = None, *, of: str = "", is_always: bool = False
+) -> _Option:
+    """Return the option of one field: that of its name, unless it is ``of`` another."""
+    name, default = of or key, form.default if default is None else default
+    return _Option(
+        key,
+        lambda text: {name: form.read(text)},
+        lambda event: form.write(getattr(event, name)),
+        default,
+        is_always,
     )
 
 
-def _about_checkpoint(verb: str, name: ReplicaId, options: dict[str, str]) -> Event:
-    if verb == "unrestorable":
-        return Unrestorable(
-            replica=name,
-            generation=Generation(int(options["generation"])),
-            checkpoint=options["checkpoint"],
-            reason=options.get("reason", "damaged"),
-        )
-    found = _found(options["checkpoint"])
-    if verb == "publish-asked":
-        return PublishAsked(
-            replica=name, lineage=found.lineage, committed=found.committed, checkpoint=found.name
-        )
-    return Saved(
-        replica=name,
-        lineage=found.lineage,
-        committed=found.committed,
-        checkpoint=found.name,
-        calls=found.calls,
-        seconds=float(options.get("seconds", "0")),
-    )
+def _counts(*names: str) -> tuple[_Option, ...]:
+    return tuple(_option(name, _COUNT) for name in names)
 
 
-def options_of(words: list[str]) -> dict[str, str]:
-    """Return the words that are ``key=value``."""
-    return dict(word.split("=", 1) for word in words if "=" in word)
+def _always(key: str, form: _Form, default: str | None = None) -> _Option:
+    return _option(key, form, default, is_always=True)
 
+
+def _checkpoint(*fields_of_it: str) -> _Option:
+    """Return what says the name of a checkpoint, and these fields of it."""
+
+    def read(text: str) -> dict[str, Any]:
+        found = _found(text)
+        return {"checkpoint": found.name, **{one: getattr(found, one) for one in fields_of_it}}
+
+    def write(event: Any) -> str:
+        told = {one: getattr(event, one) for one in fields_of_it}
+        return _found_text(CheckpointInfo(name=event.checkpoint, **told))
+
+    return _Option("checkpoint", read, write, "")
+
+
+def _read_identity(text: str) -> dict[str, Any]:
+    named = json.loads(text)
+    return {"identity": tuple(named.items())} if named else {}
+
+
+def _is_seed(event: events.Spare) -> bool:
+    return [name for name, _ in event.identity] == ["seed"]
+
+
+def _host(event: events.Spare) -> str:
+    host = host_of(event.endpoint)
+    return "" if host in (*_LOOPBACK, event.replica) else host
+
+
+def _read_looked(text: str) -> dict[str, Any]:
+    looked, _, asked_by = text.partition("/")
+    return {"looked": int(looked), "asked_by": int(asked_by or 1)} if text else {}
+
+
+_DEVICES = _always("devices", _COUNT)
+_NOTICE = _always("notice_s", _SECONDS)
+_REASON = _option("reason", _TEXT)
+_BROKEN = _always("reason", _TEXT, "reset")
+_UNREACHED = _option("unreached", _NAMES)
+_RUNS = _option("runs", _NAMES, of="replicas")
+_LINEAGE = _option("lineage", _COUNT, "1")
+
+_OF_SPARE = (
+    *_counts("calls"),
+    _option("slots", _COUNT, "8", of="num_slots"),
+    _Option("host", lambda text: {"endpoint": f"{text}:1"} if text else {}, _host, ""),
+    _option("layout", _TEXT, "same"),
+    _Option(
+        "seed",
+        lambda text: {"identity": (("seed", text),)},
+        lambda event: event.identity[0][1] if _is_seed(event) else "1",
+        "1",
+    ),
+    _Option(
+        "identity",
+        _read_identity,
+        lambda event: "{}" if _is_seed(event) else json.dumps(dict(event.identity)),
+        "{}",
+    ),
+    _option("keeps", _KEEPS, of="is_durable"),
+    _option("sees", _FOUND, of="checkpoints"),
+    _Option("looked", _read_looked, lambda e: f"{e.looked}/{e.asked_by}" * bool(e.looked), ""),
+)
+_OF_REGISTERED = (
+    _always("asked_by", _COUNT),
+    _LINEAGE,
+    _option("state", _NOT_NO, of="has_state"),
+    *_counts("committed", "calls", "current", "prepared", "ordered"),
+    *(_option(name, _YES) for name in ("broken", "leaving", "finished")),
+)
+_OF_PROGRESSED = (
+    *_counts("committed", "calls", "waiting"),
+    _option("spoken_for", _YES, of="is_spoken_for"),
+    *_counts("slow"),
+    _option("held_up_by", _or_none(_COUNT)),
+)
+_OF_REFUSED = (_BROKEN, _option("joiner", _YES), *_counts("calls"), _UNREACHED)
+_OF_UNRESTORABLE = (
+    _always("generation", _COUNT),
+    _always("checkpoint", _TEXT),
+    _always("reason", _TEXT, "damaged"),
+)
+
+
+class _Verb(NamedTuple):
+    """How one kind of event is told."""
+
+    kind: Any
+    first: dict[str, _Form]
+    """Fields that are a word each."""
+
+    last: str = ""
+    """The field that has the words left: ``replica`` is told of each, a text has them joined."""
+
+    options: tuple[_Option, ...] = ()
+
+
+_NODE = {"node": _TEXT}
+_GENERATION = {"generation": _COUNT}
+_EXIT = {"replica": _TEXT, "kind": _Form(events.ExitKind, str)}
+_TEXTS = ("reason", "detail")
+
+_VERBS = {
+    "tick": _Verb(events.Ticked, {}),
+    "node": _Verb(events.NodeJoined, _NODE, "", (_DEVICES, _RUNS, _option("labels", _LABELS))),
+    "running": _Verb(events.Running, _NODE, "", (_RUNS,)),
+    "node-lost": _Verb(events.NodeLost, _NODE, "others", (_option("left", _YES, of="has_left"),)),
+    "node-silent": _Verb(events.NodeSilent, _NODE, "others"),
+    "node-leaving": _Verb(events.NodeLeaving, _NODE, "", (_NOTICE,)),
+    "node-failed": _Verb(events.NodeFailed, _NODE, "reason"),
+    "died": _Verb(events.DiedTogether, {}, "replicas"),
+    "exit": _Verb(events.Exited, _EXIT, "detail"),
+    "spare": _Verb(events.Spare, {}, "replica", _OF_SPARE),
+    "registered": _Verb(events.Registered, {}, "replica", _OF_REGISTERED),
+    "prepared": _Verb(events.Prepared, _GENERATION, "replica"),
+    "switched": _Verb(events.Switched, _GENERATION, "replica", _counts("step")),
+    "broken": _Verb(events.Broken, _GENERATION, "replica", (_BROKEN, _UNREACHED)),
+    "refused": _Verb(events.Refused, _GENERATION, "replica", _OF_REFUSED),
+    "progressed": _Verb(events.Progressed, _GENERATION, "replica", _OF_PROGRESSED),
+    "busy": _Verb(events.Busy, {}, "replica", (_always("max_s", _SECONDS),)),
+    "finished": _Verb(events.Finished, {"committed": _COUNT}, "replica", (_LINEAGE,)),
+    "unrestorable": _Verb(events.Unrestorable, {}, "replica", _OF_UNRESTORABLE),
+    "publish-asked": _Verb(
+        events.PublishAsked, {}, "replica", (_checkpoint("committed", "lineage"),)
+    ),
+    "saved": _Verb(
+        events.Saved,
+        {},
+        "replica",
+        (_checkpoint("committed", "lineage", "calls"), _option("seconds", _SECONDS)),
+    ),
+    "scale": _Verb(events.Scaled, {"target": _COUNT}),
+    "drain": _Verb(events.DrainRequested, {}, "replica", (_always("notice_s", _SECONDS, "30"),)),
+    "kill": _Verb(events.KillRequested, {}, "replica"),
+    "stop": _Verb(events.StopRequested, {}, "", (_option("now", _YES, of="at_once"),)),
+    "suspend": _Verb(events.SuspendRequested, {}, "", (_REASON,)),
+    "offer": _Verb(
+        events.Offered,
+        {"replicas": _COUNT},
+        "",
+        (_option("notice_s", _or_none(_SECONDS)), _REASON, _option("leave", _NAMES)),
+    ),
+    "reclaim": _Verb(events.Reclaimed, {}, "replicas", (_NOTICE,)),
+}
+"""But for ``set``, whose options are the fields of a policy."""
+
+_BY_KIND = {verb.kind: (word, verb) for word, verb in _VERBS.items()}
+
+
+def parse(words: list[str]) -> list[events.Event]:
+    """Read the events of one line, without its ``at`` and time."""
+    word, *rest = words
+    options = options_of(rest)
+    if word == "set":
+        said = " ".join(f"{name}={value}" for name, value in options.items())
+        return [events.PolicySet(policy=policy_of(options), said=said)]
+    if (verb := _VERBS.get(word)) is None:
+        raise ConfigError(f"unknown scenario event: {' '.join(words)}")
+    names = rest if verb.last in _TEXTS else [one for one in rest if "=" not in one]
+    values = {name: form.read(names.pop(0)) for name, form in verb.first.items()}
+    values |= _read_options(verb.options, options)
+    if verb.last == "replica":
+        return [_of_replica(verb.kind, name, values, options) for name in names]
+    if verb.last:
+        values[verb.last] = " ".join(names) if verb.last in _TEXTS else tuple(names)
+    return [verb.kind(**values)]
+
+
+def _read_options(known: Iterable[_Option], options: dict[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for one in known:
+        values |= one.read(options.get(one.key, one.default))
+    return values
+
+
+def _of_replica(
+    kind: Any, name: str, values: dict[str, Any], options: dict[str, str]
+) -> events.Event:
+    if kind is events.Spare:
+        values = {"endpoint": f"{name}:1", **values}
+    elif kind is events.Registered:
+        own = {**options, "calls": options.get("spare_calls", options.get("calls", "0"))}
+        spare = _of_replica(events.Spare, name, _read_options(_OF_SPARE, own), own)
+        values = {**values, "spare": None if options.get("spare") == "no" else spare}
+    event: events.Event = kind(replica=name, **values)
+    return event
+
+
+def line_of(event: events.Event) -> str:
+    """Write an event as scenario files have it; of where a worker is reached only the host."""
+    if isinstance(event, events.PolicySet):
+        return _said(["set", *policy_words(event.policy)])
+    word, verb = _BY_KIND[type(event)]
+    words = [word, *(form.write(getattr(event, name)) for name, form in verb.first.items())]
+    if verb.last:
+        last = getattr(event, verb.last)
+        words += filter(None, [last]) if isinstance(last, str) else last
+    words += _written_options(verb.options, event)
+    if isinstance(event, events.Registered):
+        words += _spare_words(event)
+    return _said(words)
+
+
+def _written_options(known: Iterable[_Option], event: events.Event) -> Iterator[str]:
+    for one in known:
+        text = one.write(event)
+        if one.is_always or text != one.default:
+            yield f"{one.key}={text}"
+
+
+def _spare_words(event: events.Registered) -> Iterator[str]:
+    """Write the spare that a worker is: it has seen as many calls unless it says otherwise."""
+    if event.spare is None:
+        yield "spare=no"
+        return
+    if event.spare.calls != event.calls:
+        yield f"spare_calls={event.spare.calls}"
+    yield from _written_options(_OF_SPARE[1:], event.spare)
+
+
+# --- settings -----------------------------------------------------------------------------
 
 SHORT = {
     **{name: f"{name}_replicas" for name in ("min", "max", "start")},
@@ -307,3 +424,106 @@ def policy_of(options: dict[str, str]) -> Policy:
             is_real = name.endswith("_s") or name == "min_marginal_efficiency"
             values[name] = float(text) if is_real else int(text)
     return Policy(**values)
+
+
+def policy_words(policy: Policy) -> Iterator[str]:
+    """Write the fields of a policy that have not their default."""
+    words = {name: word for word, name in SHORT.items()}
+    for name in _unusual(policy, Policy()):
+        yield f"{words.get(name, name)}={_policy_value(getattr(policy, name))}"
+
+
+def _policy_value(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case tuple():
+            return ",".join(map(str, value))
+        case PolicyBackoff():
+            numbers = (value.initial_s, value.factor, value.max_s, value.reset_after_s)
+            return ",".join(map(repr, numbers))
+        case _:
+            return repr(value)
+
+
+def settings_lines(settings: JobSettings) -> Iterator[str]:
+    """Write the lines with which a scenario begins; what has its default is not said."""
+    usual = JobSettings()
+    if words := list(policy_words(settings.policy)):
+        yield _said(["policy", *words])
+    if settings.placement != usual.placement:
+        yield f"placement {settings.placement}"
+    if settings.nodes_may_come:
+        yield "nodes come"
+    if settings.restart_budget != usual.restart_budget:
+        yield f"budget {settings.restart_budget}"
+    limits = [name for name in _LIMITS if name in _unusual(settings, usual)]
+    waits = _unusual(settings.timeouts, usual.timeouts)
+    for word, of, names in (("waits", settings.timeouts, waits), ("limits", settings, limits)):
+        if names:
+            yield _said([word, *(f"{name}={getattr(of, name)!r}" for name in names)])
+
+
+def _unusual(value: JobSettings | Timeouts | Policy, usual: Any) -> list[str]:
+    """Return the fields in which a value differs from another."""
+    names = [one.name for one in fields(value)]
+    return [name for name in names if getattr(value, name) != getattr(usual, name)]
+
+
+# --- answers ------------------------------------------------------------------------------
+
+
+def render(ready: Ready) -> list[str]:
+    """Write what a step of the controller answered, one line each."""
+    joiners = frozenset(ready.register.joiners if ready.register else ())
+    lines = [render_command(command, joiners) for command in ready.commands]
+    lines += [_again(command) for command in ready.again]
+    if ready.decision is not None and ready.decision.is_waiting:
+        lines.append(f"wait until {ready.decision.earliest_s:g}: {ready.decision.reason}")
+    if ready.declined is not None:
+        lines.append(f"declined: {ready.declined.reason}")
+    return lines
+
+
+def _again(command: Command) -> str:
+    to = getattr(command, "to", None)
+    whom = "" if to is None else f" to {','.join(to)}"
+    return f"again{whom}: {render_command(command)}"
+
+
+def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> str:
+    """Write one command as scenario files show it."""
+    match command:
+        case StartReplica(replica=replica, node=node):
+            return f"start {replica} on {node}"
+        case EndReplica(replica=replica, reason=reason):
+            return f"end {replica}: {reason}"
+        case Prepare(to=to, order=order) | Switch(to=to, order=order) | Reform(to=to, order=order):
+            return f"{type(command).__name__.lower()} {_order(order, to, joiners)}"
+        case SkipCalls(to=to, calls=calls):
+            return f"fall-through {','.join(to)} calls={calls}"
+        case ListCheckpoints(to=to):
+            return f"look {','.join(to)}"
+        case Dismiss(to=to, reason=reason):
+            return f"dismiss {','.join(to)}: {reason}"
+        case Release(to=to):
+            return f"release {','.join(to)}"
+        case Stop(to=to):
+            return f"stop {','.join(to)}"
+        case RollCall(to=to):
+            return f"roll-call {','.join(to)}"
+        case Publish(to=to, checkpoint=checkpoint):
+            return f"publish {checkpoint} by {','.join(to)}"
+        case EndJob(exit_code=exit_code, reason=reason):
+            return f"exit {exit_code}: {reason}"
+
+
+def _order(order: Order, to: tuple[ReplicaId, ...], joiners: frozenset[str]) -> str:
+    seats = [f"{name}{'*' * (name in joiners)}" for name in order.replicas]
+    seats += [f"-{name}" for name in to if name not in order.replicas]
+    origin = f" origin={order.origin}" if order.origin else ""
+    restore = ""
+    if order.restore is not None:
+        what = order.restore
+        restore = f" restore={what.checkpoint}@{what.committed}/{what.lineage}"
+    return f"{order.generation} {','.join(seats)}{origin}{restore}{' hold' * order.hold}"

@@ -48,8 +48,7 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.placement import PlacementRule
 from pliant.core.values import NO_GENERATION, Incarnation, Register, ReplicaId
 from pliant.observe.core_values import value_of
-from pliant.simulate.replay_notation import options_of, parse, policy_of, words_of
-from pliant.simulate.replay_wording import render
+from pliant.simulate.replay_notation import options_of, parse, policy_of, render, words_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from pliant.core.values import Register, host_of
 from pliant.observe.core_values import written
 from pliant.simulate.replay import Break, Step, Turn
 from pliant.simulate.replay_log import LogPlace
+from pliant.simulate.replay_notation import line_of, render, settings_lines
 from pliant.simulate.replay_player import CoreAlone, play
-from pliant.simulate.replay_wording import line_of, render, settings_lines
 
 AROUND_S = 30.0
 """Before and after the moment that a scenario is about."""

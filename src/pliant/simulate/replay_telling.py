@@ -1,6 +1,7 @@
 """A replay as people and programs read it: each turn in lines or as JSON, and the sum of it.
 
-Owns the words.  Knows nothing of terminals, nor of how a replay comes about.
+Owns the words; of a pool they are those of ``observe.pool_history``.  Knows nothing of terminals,
+nor of how a replay comes about.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from importlib.metadata import version
 from typing import Any
 
 from pliant.core.text import counted, in_one_line
-from pliant.observe.log import fields_of, kind_of
-from pliant.simulate.replay import Break, Step, Turn, answers_of, summary
-from pliant.simulate.replay_wording import line_of, render, settings_lines
+from pliant.observe.log import Record, fields_of, kind_of
+from pliant.observe.pool_history import Teller, sentence
+from pliant.simulate.replay import Break, Step, Turn, summary
+from pliant.simulate.replay_notation import line_of, render, settings_lines
 
 MOST_TOLD = 160
 """Characters of what a core was told: a spare describes its whole model."""
@@ -24,6 +26,7 @@ MOST_TOLD = 160
 class Account:
     """Eats the steps of a replay; knows the sum of it."""
 
+    is_pool: bool = False
     inputs: int = 0
     """What the core was told, of which the answer was compared."""
 
@@ -31,7 +34,9 @@ class Account:
     """The same where no answer could be known."""
 
     decisions: int = 0
-    commands: int = 0
+    others: int = 0
+    """Commands of a job's core, or all answers of a pool's."""
+
     gaps: int = 0
     difference: str | None = None
     """The first one."""
@@ -39,7 +44,7 @@ class Account:
     version: str = ""
     """Of the pliant that wrote the log, as far as it says."""
 
-    _last_why: str = ""
+    _last_why: str = "it does not say with what a core began"
 
     def add(self, step: Step) -> None:
         """Take in the next step."""
@@ -48,15 +53,15 @@ class Account:
                 self.gaps += 1
                 self._last_why = f"{place.where}: {why}"
                 if why.startswith("what the core knows differs"):
-                    self._differ(f"{place.where}: {why}")
-            case Turn(ready=None, difference=None):
+                    self._differ(self._last_why)
+            case Turn(answers=None, difference=None):
                 self.unknown += 1
-            case Turn(ready=ready, difference=difference, place=place):
+            case Turn(difference=difference, place=place):
                 self.version = step.version or self.version
                 self.inputs += step.event is not None
-                if ready is not None:
-                    self.decisions += ready.decision is not None
-                    self.commands += len(ready.commands)
+                for answer in step.answers or ():
+                    self.decisions += answer["kind"] == "decision"
+                    self.others += answer["kind"] not in ("decision", "note")
                 if difference is not None:
                     self._differ(f"{place.where}: {difference}")
             case _:
@@ -66,21 +71,24 @@ class Account:
         self.difference = self.difference or what
 
     @property
+    def _answers(self) -> dict[str, int]:
+        if self.is_pool:
+            return {"answer": self.others}
+        return {"decision": self.decisions, "command": self.others}
+
+    @property
     def sentence(self) -> str:
         """Say what was found."""
         if not self.inputs and self.difference is None:
-            why = self._last_why or "no core was told anything in it"
-            return f"nothing of this log can be replayed: {why}"
-        told = (
-            f"{counted(self.inputs, 'input')}, {counted(self.decisions, 'decision')}, "
-            f"{counted(self.commands, 'command')}"
-        )
+            return f"nothing of this log can be replayed: {self._last_why}"
+        counts = {"input": self.inputs, **self._answers}
+        told = ", ".join(counted(number, noun) for noun, number in counts.items())
         if self.difference is not None:
-            return tell_difference(told, self.difference, self.version)
-        gaps = ""
-        if self.gaps:
-            compared = f"{self.unknown} of {counted(self.inputs + self.unknown, 'input')}"
-            gaps = f" but for {counted(self.gaps, 'gap')}; {compared} could not be compared"
+            return _tell_difference(told, self.difference, self.version)
+        gaps = f" but for {counted(self.gaps, 'gap')}" if self.gaps else ""
+        if self.unknown:
+            inputs = counted(self.inputs + self.unknown, "input")
+            gaps += f"; {self.unknown} of {inputs} could not be compared"
         return in_one_line(f"{told}: the core decides the same as was recorded{gaps}")
 
     def as_json(self) -> dict[str, Any]:
@@ -88,8 +96,7 @@ class Account:
         return {
             "inputs": self.inputs,
             "not_known": self.unknown,
-            "decisions": self.decisions,
-            "commands": self.commands,
+            **{f"{noun}s": number for noun, number in self._answers.items()},
             "gaps": self.gaps,
             "difference": self.difference,
             "version": self.version or None,
@@ -97,7 +104,7 @@ class Account:
         }
 
 
-def tell_difference(told: str, difference: str, recorded_by: str) -> str:
+def _tell_difference(told: str, difference: str, recorded_by: str) -> str:
     """Say what differs, and the version that recorded it where it was another one."""
     here = version("pliant")
     other = recorded_by and recorded_by != here
@@ -124,21 +131,31 @@ def json_of(step: Step) -> dict[str, Any]:
     values = {"where": place.where, "at": place.at, "incarnation": place.incarnation}
     if isinstance(step, Break):
         return {**values, "break": step.why, "is_certain": step.is_certain}
-    event = step.event
-    told = None if event is None else {"kind": kind_of(event), "fields": fields_of(event)}
     return {
         **values,
         "now_s": step.now_s,
-        "told": told,
+        "told": _told_json(step),
         "line": _told(step),
         "recorded": list(step.recorded),
-        "answers": None if step.ready is None else answers_of(step.ready),
+        "answers": None if step.answers is None else list(step.answers),
         "declined": step.declined,
         "difference": step.difference,
     }
 
 
+def _told_json(turn: Turn) -> Record | None:
+    if turn.is_of_pool:
+        return turn.record
+    event = turn.event
+    return None if event is None else {"kind": kind_of(event), "fields": fields_of(event)}
+
+
 def _told(turn: Turn) -> str:
+    if turn.beginning is not None:
+        return f"the pool begins with {counted(turn.beginning.devices, 'device')}"
+    if turn.is_of_pool:
+        words = str(turn.record.get("kind")).replace("_", " ")
+        return _moved(turn.record) or f"{turn.record.get('name') or ''} {words}".strip()
     if turn.event is None:
         settings = "; ".join(settings_lines(turn.settings)) or "all settings at their defaults"
         return f"coordinator {turn.place.incarnation} begins: {settings}"
@@ -148,8 +165,10 @@ def _told(turn: Turn) -> str:
 
 def _answers(turn: Turn) -> Iterable[str]:
     """Tell what was decided, why, and what was ordered; as recorded where it is not known."""
+    if turn.answers is None:
+        return [f"recorded: {_answer(one, turn)}" for one in turn.recorded]
     if turn.ready is None:
-        return [f"recorded: {summary(one)}" for one in turn.recorded]
+        return [_answer(one, turn) for one in turn.answers]
     decision = turn.ready.decision
     told = []
     if decision is not None:
@@ -159,6 +178,16 @@ def _answers(turn: Turn) -> Iterable[str]:
     lines = [one for one in render(turn.ready) if not one.startswith(("again", "wait until"))]
     told += [note for note in turn.ready.notes if note not in lines]
     return [in_one_line(line) for line in (*told, *lines)]
+
+
+def _answer(answer: Record, turn: Turn) -> str:
+    return in_one_line((turn.is_of_pool and _moved(answer)) or summary(answer))
+
+
+def _moved(record: Record) -> str:
+    """Say what a record of a pool's log tells people."""
+    move = Teller().move_of(record)
+    return "" if move is None else sentence(move)
 
 
 def _clock(at: float) -> str:
