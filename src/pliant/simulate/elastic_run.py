@@ -28,7 +28,6 @@ from pliant.core.tenancy import (
 )
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.resize_costs import ResizeCosts
-from pliant.simulate.self_measurement import SizeChange, learnt
 from pliant.simulate.simulated_pool import SimulatedPool, Timer, call_off
 from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step, speed
 from pliant.spec.workload import WorkloadJob
@@ -88,12 +87,6 @@ class ElasticRun(TrainingRun):
         self._size_since_s = 0.0
 
     # --- the pool ------------------------------------------------------------------
-
-    def arrive(self) -> None:
-        """Ask for devices."""
-        self.pool.claimants[self.job.name] = self
-        self._since_s = self.pool.now_s
-        self.pool.tell(Asked(claim=self.claim()))
 
     def claim(self) -> Claim:
         """Return what it asks for."""
@@ -341,9 +334,7 @@ class ElasticRun(TrainingRun):
             self.keep()  # a change that is known of is saved for
         self.pause(pause_s)
         after = len(self._training) + len(self._leaving)
-        steps_s = self._step_s(before), self._step_s(after)
-        change = SizeChange(before, after, self._size_since_s, self.pool.now_s, pause_s, *steps_s)
-        self._measured = learnt(self._measured, change)
+        self._measured = self._learnt(before, after, pause_s)
         self._resized()
 
     def _resized(self, *, is_change: bool = True) -> None:
@@ -397,3 +388,21 @@ class ElasticRun(TrainingRun):
         """
         begun_s = max(self._size_since_s, self.pause_until_s)
         return part_of_step(self.pool.now_s - begun_s, self._step_s(size))
+
+    def _learnt(self, before: int, after: int, pause_s: float) -> costs.Costs:
+        """Return what commits before and after a change of size would have told the core.
+
+        It is told of so few that a simulation of months stays quick.
+        """
+        known, now_s, step_s = self._measured, self.pool.now_s, self._step_s(before)
+        is_ripe = known.step_time_s(before) is not None
+        if is_ripe and len(known.pause_s) >= costs.KEPT:
+            return known
+        if not is_ripe:
+            steps = costs.RIPE if now_s - self._size_since_s >= costs.RIPE * step_s else 0
+            for step in range(steps + 1):
+                at_s = now_s - (steps - step) * step_s
+                known = costs.committed(known, size=before, num_steps=1, now_s=at_s)
+        known = costs.crossed(replace(known, size=before, committed_at=now_s))
+        at_s = now_s + pause_s + self._step_s(after)
+        return costs.interrupted(costs.committed(known, size=after, num_steps=1, now_s=at_s))

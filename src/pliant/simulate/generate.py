@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pliant.core.errors import ConfigError
@@ -24,7 +23,10 @@ MEAN_S = 13_136.0
 quoted most often."""
 
 LONGEST_S = 30 * DAY_S
-"""No job runs for longer; the spread is chosen so that the mean is right with it."""
+"""No job runs for longer."""
+
+SPREAD = 2.2376265858090023
+"""Sigma of the log-normal with this median that has this mean when it ends at the longest."""
 
 ONE_SHARE, EIGHT_SHARE = 0.93, 0.023
 """Shares of jobs on one accelerator, and on eight or more."""
@@ -87,10 +89,10 @@ def mix(text: str) -> list[WorkloadJob]:
     given = _numbers(text, MIX)
     same = [given[key] for key in ("jobs", "days", "seed")]  # with another share the same jobs
     draw = random.Random(f"mix {same}")  # noqa: S311 - to be the same every time
-    count, spread = int(given["jobs"]), _spread(MEDIAN_S, MEAN_S, LONGEST_S)
+    count = int(given["jobs"])
     arrivals = sorted(_arrival(draw, given["days"]) for _ in range(count))
     return [
-        _job(draw, number, at_s, spread, elastic=given["elastic"])
+        _job(draw, number, at_s, elastic=given["elastic"])
         for number, at_s in enumerate(arrivals, 1)
     ]
 
@@ -189,11 +191,9 @@ def _arrival(draw: random.Random, days: float) -> float:
             return round(at_s, 3)
 
 
-def _job(
-    draw: random.Random, number: int, at_s: float, spread: float, *, elastic: float
-) -> WorkloadJob:
+def _job(draw: random.Random, number: int, at_s: float, *, elastic: float) -> WorkloadJob:
     devices = _devices(draw)
-    work_s = min(LONGEST_S, math.exp(draw.gauss(math.log(MEDIAN_S), spread)))
+    work_s = min(LONGEST_S, math.exp(draw.gauss(math.log(MEDIAN_S), SPREAD)))
     is_elastic = draw.random() < elastic
     return WorkloadJob(
         name=f"j{number}",
@@ -217,26 +217,3 @@ def _devices(draw: random.Random) -> int:
         if at < 0:
             return size
     return sizes[-1][0]
-
-
-def _spread(median_s: float, mean_s: float, longest_s: float) -> float:
-    """Return the sigma of a log-normal with this median that has this mean when it is capped."""
-    return _root(lambda sigma: _capped_mean(median_s, sigma, longest_s) - mean_s, 0.1, 6.0)
-
-
-def _capped_mean(median_s: float, sigma: float, longest_s: float) -> float:
-    apart = math.log(longest_s / median_s) / sigma
-    below = median_s * math.exp(sigma**2 / 2) * _normal(apart - sigma)
-    return below + longest_s * (1 - _normal(apart))
-
-
-def _normal(at: float) -> float:
-    return 0.5 * (1 + math.erf(at / math.sqrt(2)))
-
-
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a rising function is 0."""
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) < 0 else (low, middle)
-    return low

@@ -11,23 +11,21 @@ from pliant.core.allocation import (
     Grant,
     Overdue,
     Refuse,
-    Released,
     Shrink,
     Suspend,
 )
 from pliant.core.tenancy import Demand
-from pliant.simulate.simulated_pool import SimulatedPool
+from pliant.simulate.simulated_pool import Claimant, SimulatedPool
 from pliant.spec.cluster import InferenceEntry
 from pliant.spec.trace import Change
 
 
-class InferenceRun:
+class InferenceRun(Claimant):
     """Asks for what the load needs, and gives back what it does not."""
 
     def __init__(self, entry: InferenceEntry, load: Sequence[Change], pool: SimulatedPool) -> None:
+        super().__init__(f"/{entry.name}", pool)  # no job's name has a slash before it
         self.entry = entry
-        self.pool = pool
-        self.held: set[int] = set()
         self.need = 0
         self.short_device_s = 0.0
         """Device-seconds that the load needed and that it did not have."""
@@ -36,12 +34,6 @@ class InferenceRun:
         self._load = load
         self._next = 0
         self._round_s = 0.0
-        self._since_s = 0.0
-
-    @property
-    def name(self) -> str:
-        """Name of its claim; no job's name has a slash before it."""
-        return f"/{self.entry.name}"
 
     def arrive(self) -> None:
         """Begin with the first line of the load."""
@@ -87,9 +79,9 @@ class InferenceRun:
             case Shrink(to=to, devices=drained):
                 surplus = self.held.intersection(drained)
                 rest = sorted(self.held - surplus)
-                self._give_back(surplus.union(rest[to:]))
+                self.give_back(surplus.union(rest[to:]))
             case Suspend():
-                self._give_back(set(self.held))
+                self.give_back(set(self.held))
             case Overdue() | Refuse():
                 pass
         self._count()
@@ -97,12 +89,8 @@ class InferenceRun:
     def lose(self, devices: set[int]) -> None:
         """Go on with what is left."""
         self.account()
-        self._give_back(self.held & devices)
+        self.give_back(self.held & devices)
         self._count()
-
-    def _give_back(self, devices: set[int]) -> None:
-        self.held -= devices
-        self.pool.tell(Released(name=self.name, devices=tuple(sorted(devices))))
 
     def _count(self) -> None:
         """Tell how many devices serve now; the accounts are up to now."""

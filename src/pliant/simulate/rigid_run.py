@@ -6,7 +6,7 @@ Its claim is a fixed one of the pool's core, which may or may not be suspended; 
 
 from __future__ import annotations
 
-from pliant.core.allocation import Action, Asked, Claim, Grant, Overdue, Refuse, Shrink, Suspend
+from pliant.core.allocation import Action, Claim, Grant, Overdue, Refuse, Shrink, Suspend
 from pliant.core.tenancy import Demand
 from pliant.simulate.simulated_pool import Timer, call_off
 from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step
@@ -18,13 +18,6 @@ class RigidRun(TrainingRun):
     _start: Timer | None = None
     _stop: Timer | None = None
     _trains_since_s = 0.0
-
-    def arrive(self) -> None:
-        """Ask for its devices."""
-        job = self.job
-        self.pool.claimants[job.name] = self
-        self._since_s = self.pool.now_s
-        self.pool.tell(Asked(claim=self.claim()))
 
     def claim(self) -> Claim:
         """Return what it asks for."""

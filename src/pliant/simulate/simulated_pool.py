@@ -10,42 +10,71 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from pliant.core.allocation import (
     CLASSES,
     Action,
     Event,
     PriorityClass,
+    Released,
     Team,
     TimePassed,
     kinds,
 )
 from pliant.core.allocation.kinds import next_deadline_of_kinds_s
 from pliant.simulate.accounts import Accounts
+from pliant.spec.cluster import NodeEntry
 
 
-class SimulatedClaimant(Protocol):
+class Claimant:
     """Somebody who has a claim."""
 
-    held: set[int]
-    """Devices that are its own: granted, not given back, and not lost."""
+    def __init__(self, name: str, pool: SimulatedPool) -> None:
+        self.name = name
+        self.pool = pool
+        self.held: set[int] = set()
+        """Devices that are its own: granted, not given back, and not lost."""
+
+        self._since_s = pool.now_s
+        """Up to when its accounts are."""
 
     def follow(self, action: Action) -> None:
         """Do what the pool says."""
+        raise NotImplementedError
 
     def lose(self, devices: set[int]) -> None:
         """Some of its devices are gone, with what ran there."""
+        raise NotImplementedError
 
     def account(self) -> None:
         """Bring the accounts up to now."""
+        raise NotImplementedError
+
+    def give_back(self, devices: set[int]) -> None:
+        """Say that nothing runs on these any more."""
+        if devices:
+            self.held -= devices
+            self.pool.tell(Released(name=self.name, devices=tuple(sorted(devices))))
 
 
-class DeviceGroup(Protocol):
-    """Devices that come and go, and are paid, together."""
+@dataclass(slots=True)
+class NodeGroup:
+    """Nodes that are alike, and the numbers of their devices."""
 
+    entry: NodeEntry
+    first: int
+    there: int
     bits: int
-    there_device_s: float
+    there_device_s: float = 0.0
+    gone_at_s: dict[int, float] = field(default_factory=dict)
+    """Nodes on notice, with when that ends."""
+
+    def devices(self, node: int) -> tuple[int, ...]:
+        """Return those of one node."""
+        begin = self.first + node * self.entry.devices
+        return tuple(range(begin, begin + self.entry.devices))
 
 
 class SimulatedPool:
@@ -63,11 +92,11 @@ class SimulatedPool:
         self.devices = devices
         self.queue = EventQueue()
         self.accounts = Accounts()
-        self.claimants: dict[str, SimulatedClaimant] = {}
+        self.claimants: dict[str, Claimant] = {}
         self.serving = 0
         """Devices held by inference."""
 
-        self.groups: Sequence[DeviceGroup] = ()
+        self.groups: Sequence[NodeGroup] = ()
         beginning = kinds.PoolBeginning(
             devices=devices, kinds=device_kinds, classes=tuple(classes), teams=tuple(teams)
         )

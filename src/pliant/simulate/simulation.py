@@ -31,9 +31,9 @@ from pliant.simulate.elastic_run import ElasticRun
 from pliant.simulate.inference_run import InferenceRun
 from pliant.simulate.resize_costs import ResizeCosts
 from pliant.simulate.rigid_run import RigidRun
-from pliant.simulate.simulated_pool import SimulatedPool
+from pliant.simulate.simulated_pool import NodeGroup, SimulatedPool
 from pliant.simulate.training_run import TrainingRun
-from pliant.spec.cluster import ClusterSpec, NodeEntry
+from pliant.spec.cluster import ClusterSpec
 from pliant.spec.pool import team_of
 from pliant.spec.trace import Change
 from pliant.spec.workload import WorkloadJob
@@ -70,24 +70,6 @@ class SimulatedWorld:
     """What was left out of an export, and what was assumed."""
 
 
-@dataclass(slots=True)
-class NodeGroup:
-    """Nodes that are alike, and the numbers of their devices."""
-
-    entry: NodeEntry
-    first: int
-    there: int
-    bits: int
-    there_device_s: float = 0.0
-    gone_at_s: dict[int, float] = field(default_factory=dict)
-    """Nodes on notice, with when that ends."""
-
-    def devices(self, node: int) -> tuple[int, ...]:
-        """Return those of one node."""
-        begin = self.first + node * self.entry.devices
-        return tuple(range(begin, begin + self.entry.devices))
-
-
 class Simulation:
     """Runs one world with one way of resizing; ``run`` once, then read it."""
 
@@ -111,7 +93,6 @@ class Simulation:
             InferenceRun(entry, world.load[entry.name], self.pool)
             for entry in world.cluster.inference
         ]
-        self.num_ended = 0
         self.is_cut_short = False
         """Somebody wanted it to end before it was over."""
 
@@ -138,7 +119,7 @@ class Simulation:
         while not self._is_over() and self.pool.advance(self.until_s):
             moments += 1
             if moments % LOOKS == 0:
-                on_progress((self._next + self._count_ended()) / total)
+                on_progress((2 * self._next - self._count_running()) / total)
                 if is_stopped():
                     self.is_cut_short = True
                     break
@@ -148,7 +129,6 @@ class Simulation:
             self.pool.pass_time(self.until_s)
         for claimant in self.pool.claimants.values():
             claimant.account()
-        self._count_ended()
 
     def _begin(self) -> None:
         for group in self.groups:
@@ -167,10 +147,6 @@ class Simulation:
 
     def _count_running(self) -> int:
         return len(self.pool.claimants) - len(self.services)
-
-    def _count_ended(self) -> int:
-        self.num_ended = self._next - self._count_running()
-        return self.num_ended
 
     def _is_stalled(self) -> bool:
         runs = self.pool.claimants.values()

@@ -50,14 +50,13 @@ class Band(NamedTuple):
 
 def areas(title: str, bands: Sequence[Band], width_s: float, unit: str) -> str:
     """Draw layers over time, one value for each ``width_s`` seconds."""
-    count = max((len(band.values) for band in bands), default=0)
-    totals = [sum(_at(band.values, i) for band in bands) for i in range(count)]
+    totals = _totals(bands)
     most = _nice(max(totals, default=0.0))
-    span_s = max(count * width_s, 1.0)
-    floor = [0.0] * count
+    span_s = max(len(totals) * width_s, 1.0)
+    floor = [0.0] * len(totals)
     shapes = []
     for band in bands:
-        roof = [low + _at(band.values, i) for i, low in enumerate(floor)]
+        roof = [low + value for low, value in zip(floor, band.values, strict=True)]
         shapes.append(_area(floor, roof, most, band))
         floor = roof
     unit_s, word = next(
@@ -73,14 +72,14 @@ def areas(title: str, bands: Sequence[Band], width_s: float, unit: str) -> str:
 
 def bars(title: str, names: Sequence[str], bands: Sequence[Band], *, unit: str) -> str:
     """Draw one stacked bar for each name, from left to right."""
-    totals = [sum(_at(band.values, i) for band in bands) for i in range(len(names))]
+    totals = _totals(bands)
     most = _nice(max(totals, default=0.0))
     width = (WIDTH - LEFT - RIGHT) / max(len(names), 1)
     shapes = [_y_axis(most, unit)]
     for i, name in enumerate(names):
         left, low = LEFT + width * (i + 0.2), 0.0
         for band in bands:
-            value = _at(band.values, i)
+            value = band.values[i]
             if value > 0:
                 top = _y(low + value, most)
                 tip = escape(f"{name}: {band.name} {_figure(value)}")
@@ -119,8 +118,8 @@ def lines(title: str, names: Sequence[str], series: Sequence[Band], *, unit: str
 # --- parts
 
 
-def _at(values: Sequence[float], at: int) -> float:
-    return values[at] if at < len(values) else 0.0
+def _totals(bands: Sequence[Band]) -> list[float]:
+    return [sum(values) for values in zip(*(band.values for band in bands), strict=True)]
 
 
 def _y(value: float, most: float) -> float:

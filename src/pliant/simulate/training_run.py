@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
-from pliant.core.allocation import Released, Withdrawn
+from pliant.core.allocation import Asked, Claim, Withdrawn
 from pliant.core.policy.costs import share
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.resize_costs import START_S, ResizeCosts
-from pliant.simulate.simulated_pool import SimulatedPool, Timer, call_off
+from pliant.simulate.simulated_pool import Claimant, SimulatedPool, Timer, call_off
 from pliant.spec.workload import WorkloadJob
 
 LEAST_S = 1e-5
@@ -58,7 +58,7 @@ def left_of_step(part_s: float, step_s: float) -> float:
     return max(LEAST_S, step_s - part_s)
 
 
-class TrainingRun:
+class TrainingRun(Claimant):
     """What jobs of one size and elastic ones have in common."""
 
     is_recording = False
@@ -67,11 +67,10 @@ class TrainingRun:
     def __init__(
         self, job: WorkloadJob, costs: ResizeCosts, pool: SimulatedPool, record: JobRecord
     ) -> None:
+        super().__init__(job.name, pool)
         self.job = job
         self.costs = costs
-        self.pool = pool
         self.record = record
-        self.held: set[int] = set()
         self.num_training = 0
         """Devices that train; they are stopped while ``rate`` is 0 or a pause lasts."""
 
@@ -79,13 +78,22 @@ class TrainingRun:
         self.rate = 0.0
         self.done_s = 0.0
         self.pause_until_s = 0.0
-        self._since_s = pool.now_s
         self._unkept_s = 0.0
         self._unkept_work_s = 0.0
         self._unkept_device_s = 0.0
         """Since the last checkpoint: time, work, device-seconds."""
 
         self._end: Timer | None = None
+
+    def arrive(self) -> None:
+        """Ask for devices."""
+        self.pool.claimants[self.name] = self
+        self._since_s = self.pool.now_s
+        self.pool.tell(Asked(claim=self.claim()))
+
+    def claim(self) -> Claim:
+        """Return what it asks for."""
+        raise NotImplementedError
 
     @property
     def start_s(self) -> float:
@@ -203,16 +211,6 @@ class TrainingRun:
         self.num_training = self.num_starting = 0
         self.rate = 0.0
         self.plan_end()
-        self.withdraw()
-
-    def withdraw(self) -> None:
-        """Give everything back for good."""
-        self.pool.claimants.pop(self.job.name, None)
-        self.pool.tell(Withdrawn(name=self.job.name))
+        self.pool.claimants.pop(self.name, None)
+        self.pool.tell(Withdrawn(name=self.name))
         self.give_back(set(self.held))
-
-    def give_back(self, devices: set[int]) -> None:
-        """Say that nothing runs on these any more."""
-        if devices:
-            self.held -= devices
-            self.pool.tell(Released(name=self.job.name, devices=tuple(sorted(devices))))

@@ -56,7 +56,7 @@ def read_world(
     found = read_workload(workload)
     jobs = found.jobs if elastic_from is None else made_elastic(found.jobs, least=elastic_from)
     needs = {
-        name: _changes(text, "day", generate.day, most=MOST_DEVICES, where=load_places[name])
+        name: _changes(text, "day", generate.day, where=load_places[name])
         for name, text in loads.items()
     }
     for service in spec.inference:
@@ -67,7 +67,7 @@ def read_world(
                 f" again at {again_s:g} s already (repeatInSeconds)"
             )
     capacity_of = {
-        name: _changes(text, "spot", generate.spot, most=MOST_DEVICES, where=places[name])
+        name: _changes(text, "spot", generate.spot, where=places[name])
         for name, text in traces.items()
     }
     return SimulatedWorld(
@@ -130,12 +130,7 @@ def _put_in_place(
 
 
 def _changes(
-    text: str,
-    wanted: str,
-    generated: Callable[[str], list[Change]],
-    *,
-    most: int,
-    where: str,
+    text: str, wanted: str, generated: Callable[[str], list[Change]], *, where: str
 ) -> list[Change]:
     """Read a trace, or generate one; ``where`` names it.
 
@@ -147,7 +142,7 @@ def _changes(
             trace = read_named(Path(text))
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
-        return parse_trace(trace, source=text, most=most)
+        return parse_trace(trace, source=text, most=MOST_DEVICES)
     if text.partition(":")[0] != wanted:
         raise ConfigError(
             f"{text} cannot stand for a trace here; write {wanted}: or the path of a trace"
