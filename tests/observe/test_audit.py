@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,10 +18,10 @@ from hypothesis import strategies as st
 from pliant.core.step import order
 from pliant.observe import audit as audit_module
 from pliant.observe import parts
-from pliant.observe.audit import Audit, _audit, audit_run
+from pliant.observe.audit import Audit, audit_ledgers, audit_run, committed_in
 from pliant.observe.audit_plan import AuditPlan, plan_of
 from pliant.observe.history import Carried
-from pliant.observe.ledgers import GivenLedger, LedgerFile, ledgers_in
+from pliant.observe.ledgers import LedgerFile, ledgers_in
 from pliant.observe.log import EventLog
 from pliant.observe.reading import only
 
@@ -29,8 +30,15 @@ def audit_of(
     ledgers: Mapping[str, Iterable[dict[str, Any]]], plan: AuditPlan | None, *, first_step: int = 0
 ) -> Audit:
     """Audit the lines of all replicas; the result does not depend on their order."""
-    given = [GivenLedger(replica, list(lines)) for replica, lines in ledgers.items()]
-    return _audit(given, plan, first_step)
+    with TemporaryDirectory() as directory:
+        given = [a_ledger(Path(directory), *one) for one in ledgers.items()]
+        return audit_ledgers(given, plan, committed_in(given), first_step=first_step)
+
+
+def a_ledger(directory: Path, replica: str, lines: Iterable[dict[str, Any]]) -> LedgerFile:
+    path = directory / f"{replica}.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return LedgerFile(replica, path, path.stat().st_size)
 
 
 Line = dict[str, Any]

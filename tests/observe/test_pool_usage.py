@@ -231,16 +231,6 @@ def test_a_log_that_was_cut_goes_on_from_the_next_list_of_holders(story: Story) 
     assert story.usage(hours=10).is_cut
 
 
-def test_a_pool_that_is_over_uses_nothing_more(story: Story) -> None:
-    story.asks("a")
-    story.gets("a", 0)
-    story.pass_(1)
-    story.tell("pool_stopped", keeping=["a"])
-    story.pass_(9)
-
-    assert story.usage(now_mono=None).total.device_s == HOUR
-
-
 def test_what_is_refused_or_suspended_is_told_apart(story: Story) -> None:
     story.asks("never")
     story.tell("refuse", name="never", reason="x")

@@ -49,7 +49,6 @@ from pliant.observe.ledgers import (
     END,
     Condensed,
     Key,
-    Ledger,
     LedgerFile,
     OutOfOrderError,
     by_step,
@@ -157,14 +156,14 @@ def audit_run(out: Path, *, is_growing: bool = False) -> Audit:
 def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audit:
     ledgers, log = ledgers_in(out / run_files.LEDGER), run_files.event_log(out)
     plan, doubt = plan_of(every(log))
-    first_step = first_step_of(every(log))
-    until = first_unreported_step(ledgers, log) if is_growing else END
-    while True:
-        try:
-            audit = _audit(ledgers, plan, first_step, before, until)
-            break
-        except OutOfOrderError as error:
-            error.ledger.is_in_order = False
+    audit = audit_ledgers(
+        ledgers,
+        plan,
+        committed_in(ledgers),
+        first_step=first_step_of(every(log)),
+        before=before,
+        until=first_unreported_step(ledgers, log) if is_growing else END,
+    )
     if doubt:
         audit.complain(doubt)
     if lacks_beginning(log):
@@ -172,129 +171,220 @@ def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audi
             "the beginning of the event log is gone, and with it which plans replicas reported"
         )
     audit.torn = sum(ledger.is_torn for ledger in ledgers)
-    complain_of_unreadable(ledgers, audit)
     return audit
 
 
-def complain_of_unreadable(ledgers: Iterable[LedgerFile], audit: Audit) -> None:
-    """Say what of each ledger could not be read, the same once."""
-    for ledger in ledgers:
-        said = f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
-        if ledger.skipped and said not in audit.problems:
-            audit.complain(said)
+class TooMuchError(Exception):
+    """More of the ledgers would have to be read whole than may be."""
 
 
-def _audit(
-    ledgers: Sequence[Ledger],
+def audit_ledgers(
+    ledgers: Sequence[LedgerFile],
     plan: AuditPlan | None,
-    first_step: int,
+    committed: Mapping[int, range],
+    *,
+    first_step: int = 0,
     before: Condensed | None = None,
     until: Key = END,
+    is_by_epoch: bool = True,
+    most_whole_bytes: float = math.inf,
 ) -> Audit:
-    audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
-    committed = committed_in(ledgers)
-    if not committed and before is None:
-        audit.complain("the ledger has no committed step")
-        return audit
-    audit_steps(
-        audit, ledgers, committed, plan,
-        before=before, until=until, is_by_epoch=plan is not None,
-    )  # fmt: skip
-    if plan is None:
-        audit.complain("no replica reported its plan, so the order of samples cannot be checked")
+    """Audit what comes after the part that was condensed ``before``, and before one step.
+
+    ``is_by_epoch``: each epoch is checked as a whole, too, if there is a plan.
+
+    Raises:
+        TooMuchError: of ledgers that are not in order there are more than ``most_whole_bytes``.
+    """
+    while True:
+        audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
+        try:
+            if committed or before is not None:
+                _Auditor(audit, plan, committed).count(ledgers, before, until, is_by_epoch)
+            else:
+                audit.complain("the ledger has no committed step")
+            break
+        except OutOfOrderError as error:
+            error.ledger.is_in_order = False
+        if sum(one.size for one in ledgers if not one.is_in_order) > most_whole_bytes:
+            raise TooMuchError
+    for said in dict.fromkeys(ledger.unreadable for ledger in ledgers if ledger.skipped):
+        audit.complain(said)
     return audit
 
 
-def audit_steps(
-    audit: Audit,
-    ledgers: Sequence[Ledger],
-    committed: Mapping[int, range],
-    plan: AuditPlan | None,
-    *,
-    before: Condensed | None,
-    until: Key,
-    is_by_epoch: bool,
-) -> None:
-    """Audit what comes after the part that was condensed ``before``, and before one step.
+class _Auditor:
+    """Goes through the lines of all ledgers, step by step."""
 
-    ``is_by_epoch``: each epoch is checked as a whole, too; that needs a plan.
-    """
-    epochs = _Epochs(plan, audit) if is_by_epoch and plan is not None else None
-    expected, after = audit.first_step, BEFORE_ALL
-    if before is not None:
-        expected, after = _go_on(audit, plan, before, committed), before.end
-    if epochs is not None:
-        epochs.go_on(expected)
-    _count_steps(
-        ledgers, committed, plan, audit,
-        expected=expected, epochs=epochs, after=after, until=max(until, after),
-    )  # fmt: skip
-    if epochs is not None:
-        audit.epochs = epochs.end()
+    def __init__(
+        self, audit: Audit, plan: AuditPlan | None, committed: Mapping[int, range]
+    ) -> None:
+        self._audit = audit
+        self._plan = plan
+        self._committed = committed
 
+    def count(
+        self,
+        ledgers: Sequence[LedgerFile],
+        before: Condensed | None,
+        until: Key,
+        is_by_epoch: bool,
+    ) -> None:
+        """Count what belongs to the steps after those before, and before another."""
+        audit, plan = self._audit, self._plan
+        epochs = _Epochs(plan, audit) if is_by_epoch and plan is not None else None
+        expected, after = audit.first_step, BEFORE_ALL
+        if before is not None:
+            expected, after = self._go_on(before), before.end
+        if epochs is not None:
+            epochs.go_on(expected)
+        superseded = _superseded_from(self._committed)
+        for (lineage, number), lines in by_step(ledgers):
+            if (lineage, number) >= max(until, after):
+                break
+            if (lineage, number) < after:
+                continue
+            step = self._step(number, lines)
+            if not step.commits or number >= superseded[lineage]:
+                audit.superseded += bool(step.commits)
+                audit.uncommitted += sum(map(len, step.slots.values()))
+                continue
+            for missing in range(expected, min(number, expected + MAX_PROBLEMS + 1)):
+                audit.complain(f"step {missing} was never committed although a later one was")
+            expected = max(expected, number + 1)
+            self._count_step(step, number)
+            if epochs is not None:
+                epochs.add(number, step.slots.get(min(step.commits), {}))
+        if epochs is not None:
+            audit.epochs = epochs.end()
+        if plan is None:
+            audit.complain(
+                "no replica reported its plan, so the order of samples cannot be checked"
+            )
 
-def _go_on(
-    audit: Audit, plan: AuditPlan | None, before: Condensed, committed: Mapping[int, range]
-) -> int:
-    """Take in what was audited before; return the step after the last that still counts.
+    def _go_on(self, before: Condensed) -> int:
+        """Take in what was audited before; return the step after the last that still counts.
 
-    A later lineage may have begun before its end.  What the script ran no backward for is then not
-    known of the rest alone: at most as much as of all of it.
-    """
-    later = [steps.start for lineage, steps in committed.items() if lineage > before.lineage]
-    kept = max(min([before.until, *later]), audit.first_step)
-    redone = max(before.until - kept, 0)
-    audit.superseded += before.superseded + redone
-    audit.duplicates += before.duplicates
-    audit.uncommitted += before.uncommitted + redone * (0 if plan is None else plan.num_slots)
-    audit.committed_steps = audit.condensed_steps = kept - audit.first_step
-    if plan is not None:
-        audit.committed_samples = plan.num_committed(audit.first_step, kept)
-    audit.unused_samples = min(before.unused, audit.committed_samples)
-    for sentence in before.problems:
-        audit.complain(sentence)
-    return kept
+        A later lineage may have begun before its end.  What the script ran no backward for is then
+        not known of the rest alone: at most as much as of all of it.
+        """
+        audit, plan = self._audit, self._plan
+        later = [
+            steps.start for lineage, steps in self._committed.items() if lineage > before.lineage
+        ]
+        kept = max(min([before.until, *later]), audit.first_step)
+        redone = max(before.until - kept, 0)
+        audit.superseded += before.superseded + redone
+        audit.duplicates += before.duplicates
+        audit.uncommitted += before.uncommitted + redone * (0 if plan is None else plan.num_slots)
+        audit.committed_steps = audit.condensed_steps = kept - audit.first_step
+        if plan is not None:
+            audit.committed_samples = plan.num_committed(audit.first_step, kept)
+        audit.unused_samples = min(before.unused, audit.committed_samples)
+        for sentence in before.problems:
+            audit.complain(sentence)
+        return kept
 
-
-def _count_steps(
-    ledgers: Sequence[Ledger],
-    committed: Mapping[int, range],
-    plan: AuditPlan | None,
-    audit: Audit,
-    *,
-    expected: int,
-    epochs: _Epochs | None,
-    after: Key,
-    until: Key,
-) -> None:
-    """Count what belongs to the steps from one on and before another; ``expected`` comes first."""
-    superseded = _superseded_from(committed)
-    for (lineage, number), lines in by_step(ledgers):
-        if (lineage, number) >= until:
-            return
-        if (lineage, number) < after:
-            continue
+    def _step(self, number: int, lines: Iterable[tuple[str, Record]]) -> _Step:
+        """Return what all lines say of one step."""
         step = _Step()
         for replica, line in lines:
             try:
-                _count_line(step, line, number, audit)
+                self._count_line(step, line, number)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                audit.complain(
+                self._audit.complain(
                     f"the ledger of {replica} has a line without meaning: {error!r:.200}"
                 )
-        if not step.commits or number >= superseded[lineage]:
-            audit.superseded += bool(step.commits)
-            audit.uncommitted += sum(map(len, step.slots.values()))
-            continue
-        for missing in range(expected, min(number, expected + MAX_PROBLEMS + 1)):
-            audit.complain(f"step {missing} was never committed although a later one was")
-        expected = max(expected, number + 1)
-        _count_step(step, number, plan, audit)
-        if epochs is not None:
-            epochs.add(number, step.slots.get(min(step.commits), {}))
+        return step
+
+    def _count_line(self, step: _Step, line: Record, number: int) -> None:
+        places = lineage, of_step, generation = [int(line[name]) for name in _PLACES]
+        if min(places) < 0:
+            raise ValueError(f"lineage {lineage}, step {of_step}, generation {generation}")
+        if line.get("commit"):
+            digest = str(line.get("digest", ""))
+            known = step.commits.setdefault(generation, digest)
+            step.draws[generation].add(str(line.get("draws", "")))
+            if known != digest:
+                self._audit.complain(
+                    f"step {number} was committed with two results in generation {generation}"
+                )
+            return
+        slot, ids = int(line["slot"]), [int(sample) for sample in line["ids"]]
+        slots = step.slots[generation]
+        if slot not in slots:
+            slots[slot] = ids
+            step.unused[generation] += len(ids) if line.get("unused") else 0
+        elif slots[slot] == ids:
+            self._audit.duplicates += 1
+        else:
+            self._audit.complain(
+                f"micro-batch {slot} of step {number} was computed twice in generation"
+                f" {generation}, with different samples"
+            )
+
+    def _count_step(self, step: _Step, number: int) -> None:
+        """Check a step that counts."""
+        audit = self._audit
+        audit.committed_steps += 1
+        if len(set(step.commits.values())) > 1:
+            names = ", ".join(map(str, sorted(step.commits)))
+            audit.complain(
+                f"step {number} was committed with different results in generations {names}"
+            )
+        for generation in step.commits:
+            slots = step.slots.get(generation, {})
+            for problem in self._problems(slots, number, generation):
+                audit.complain(problem)
+            if audit.sampler:
+                self._check_draws(slots, step.draws[generation], number)
+        counts = min(step.commits)
+        audit.committed_samples += sum(map(len, step.slots.get(counts, {}).values()))
+        audit.unused_samples += step.unused.get(counts, 0)
+        audit.uncommitted += sum(
+            len(slots) for generation, slots in step.slots.items() if generation not in step.commits
+        )
+
+    def _problems(
+        self, slots: Mapping[int, list[int]], step: int, generation: int
+    ) -> Iterator[str]:
+        """Compare the slots of a committed step with the permutation; of a sampler, count them."""
+        plan = self._plan
+        if plan is None:
+            if not slots:
+                yield f"step {step} was committed but no replica recorded a micro-batch of it"
+            return
+        missing = (slot for slot in plan.used_slots(step) if slot not in slots)
+        for slot in islice(missing, MAX_PROBLEMS + 1):
+            yield (
+                f"step {step} was committed in generation {generation},"
+                f" but nobody recorded its micro-batch {slot}"
+            )
+        epoch = step // plan.steps_per_epoch
+        for slot, used in slots.items():
+            if slot not in range(plan.num_slots):
+                yield f"step {step} has a micro-batch {slot}, but a step has {plan.num_slots}"
+                continue
+            where, positions = f"micro-batch {slot} of step {step}", plan.slot_positions(step, slot)
+            is_as_long = len(used) == len(positions)
+            if plan.sampler:
+                if not is_as_long:
+                    yield f"{where}: {len(used)} draws, not {len(positions)}"
+            elif not is_as_long or used != [plan.sample(epoch, at) for at in positions]:
+                yield f"{where} had other samples than the seed's"
+
+    def _check_draws(self, slots: Mapping[int, list[int]], drawn: set[str], step: int) -> None:
+        """Compare what a committed step used with what each replica's sampler drew for it."""
+        used = [sample for _, ids in sorted(slots.items()) for sample in ids]
+        if len(drawn) > 1:
+            self._audit.complain(
+                f"the samplers of the replicas drew different samples for step {step}"
+            )
+        elif drawn != {order.digest(used)}:
+            self._audit.complain(f"step {step} used other samples than the sampler drew for it")
 
 
-def committed_in(ledgers: Iterable[Ledger]) -> dict[int, range]:
+def committed_in(ledgers: Iterable[LedgerFile]) -> dict[int, range]:
     """Return lineage -> the steps from its first committed one to its newest."""
     committed: dict[int, range] = {}
     for ledger in ledgers:
@@ -314,95 +404,6 @@ def _superseded_from(committed: Mapping[int, range]) -> dict[int, float]:
         until[lineage] = least
         least = min(least, committed[lineage].start)
     return until
-
-
-def _count_step(step: _Step, number: int, plan: AuditPlan | None, audit: Audit) -> None:
-    """Check a step that counts."""
-    audit.committed_steps += 1
-    if len(set(step.commits.values())) > 1:
-        names = ", ".join(map(str, sorted(step.commits)))
-        audit.complain(f"step {number} was committed with different results in generations {names}")
-    for generation in step.commits:
-        slots = step.slots.get(generation, {})
-        _check_slots(slots, number, generation, plan, audit)
-        if audit.sampler:
-            _check_draws(slots, step.draws[generation], number, audit)
-    counts = min(step.commits)
-    audit.committed_samples += sum(map(len, step.slots.get(counts, {}).values()))
-    audit.unused_samples += step.unused.get(counts, 0)
-    audit.uncommitted += sum(
-        len(slots) for generation, slots in step.slots.items() if generation not in step.commits
-    )
-
-
-def _count_line(step: _Step, line: Record, number: int, audit: Audit) -> None:
-    places = lineage, of_step, generation = [int(line[name]) for name in _PLACES]
-    if min(places) < 0:
-        raise ValueError(f"lineage {lineage}, step {of_step}, generation {generation}")
-    if line.get("commit"):
-        digest = str(line.get("digest", ""))
-        known = step.commits.setdefault(generation, digest)
-        step.draws[generation].add(str(line.get("draws", "")))
-        if known != digest:
-            audit.complain(
-                f"step {number} was committed with two results in generation {generation}"
-            )
-        return
-    slot, ids = int(line["slot"]), [int(sample) for sample in line["ids"]]
-    slots = step.slots[generation]
-    if slot not in slots:
-        slots[slot] = ids
-        step.unused[generation] += len(ids) if line.get("unused") else 0
-    elif slots[slot] == ids:
-        audit.duplicates += 1
-    else:
-        audit.complain(
-            f"micro-batch {slot} of step {number} was computed twice in generation {generation},"
-            " with different samples"
-        )
-
-
-def _check_slots(
-    slots: Mapping[int, list[int]],
-    step: int,
-    generation: int,
-    plan: AuditPlan | None,
-    audit: Audit,
-) -> None:
-    """Compare the slots of one committed step with the permutation; of a sampler, count them."""
-    if plan is None:
-        if not slots:
-            audit.complain(f"step {step} was committed but no replica recorded a micro-batch of it")
-        return
-    missing = (slot for slot in plan.used_slots(step) if slot not in slots)
-    for slot in islice(missing, MAX_PROBLEMS + 1):
-        audit.complain(
-            f"step {step} was committed in generation {generation},"
-            f" but nobody recorded its micro-batch {slot}"
-        )
-    epoch = step // plan.steps_per_epoch
-    for slot, used in slots.items():
-        if slot not in range(plan.num_slots):
-            audit.complain(f"step {step} has a micro-batch {slot}, but a step has {plan.num_slots}")
-            continue
-        positions = plan.slot_positions(step, slot)
-        is_as_long = len(used) == len(positions)
-        if plan.sampler:
-            if not is_as_long:
-                audit.complain(
-                    f"micro-batch {slot} of step {step}: {len(used)} draws, not {len(positions)}"
-                )
-        elif not is_as_long or used != [plan.sample(epoch, position) for position in positions]:
-            audit.complain(f"micro-batch {slot} of step {step} had other samples than the seed's")
-
-
-def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, audit: Audit) -> None:
-    """Compare what one committed step used with what each replica's sampler drew for it."""
-    used = [sample for _, ids in sorted(slots.items()) for sample in ids]
-    if len(drawn) > 1:
-        audit.complain(f"the samplers of the replicas drew different samples for step {step}")
-    elif drawn != {order.digest(used)}:
-        audit.complain(f"step {step} used other samples than the sampler drew for it")
 
 
 class _Epochs:

@@ -22,14 +22,13 @@ from pathlib import Path
 from pliant.machine import run_files
 from pliant.machine.files import open_private
 from pliant.machine.locks import lock, locked
-from pliant.observe.audit import Audit, audit_steps, committed_in, complain_of_unreadable
+from pliant.observe.audit import Audit, TooMuchError, audit_ledgers, committed_in
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.ledgers import (
     BEFORE_ALL,
     Condensed,
     Key,
     LedgerFile,
-    OutOfOrderError,
     key_of,
     ledgers_in,
     read_condensed,
@@ -75,12 +74,36 @@ def condense(out: Path, *, kept_steps: int = KEPT_STEPS) -> bool:
         if until is None:
             return False
         if before is None or before.end < until:
-            first_step = first_step_of(every(log))
-            audited = _audited(ledgers, committed, plan, first_step, before, until)
-            if audited is None:
+            try:
+                # With a seed each slot is compared with its places: that is enough
+                # (docs/decisions/0016).
+                audit = audit_ledgers(
+                    ledgers,
+                    plan,
+                    committed,
+                    first_step=first_step_of(every(log)),
+                    before=before,
+                    until=until,
+                    is_by_epoch=bool(plan.sampler),
+                    most_whole_bytes=MOST_WHOLE_BYTES,
+                )
+            except TooMuchError:
                 return False
-            write_condensed(out, audited)
+            write_condensed(out, _condensed(audit, until))
         return _remove(ledgers, until if before is None else max(until, before.end))
+
+
+def _condensed(audit: Audit, until: Key) -> Condensed:
+    lineage, step = until
+    return Condensed(
+        lineage=lineage,
+        until=step,
+        unused=audit.unused_samples,
+        duplicates=audit.duplicates,
+        superseded=audit.superseded,
+        uncommitted=audit.uncommitted,
+        problems=tuple(audit.problems),
+    )
 
 
 def _end_of_the_old(committed: Mapping[int, range], plan: AuditPlan, kept_steps: int) -> Key | None:
@@ -92,51 +115,6 @@ def _end_of_the_old(committed: Mapping[int, range], plan: AuditPlan, kept_steps:
     if plan.sampler:
         until -= until % plan.steps_per_epoch
     return (lineage, until) if until > committed[lineage].start else None
-
-
-def _audited(
-    ledgers: list[LedgerFile],
-    committed: Mapping[int, range],
-    plan: AuditPlan,
-    first_step: int,
-    before: Condensed | None,
-    until: Key,
-) -> Condensed | None:
-    """Return the audit of what is before a step; None: it would take too much memory."""
-    while True:
-        try:
-            return _audited_once(ledgers, committed, plan, first_step, before, until)
-        except OutOfOrderError as error:
-            error.ledger.is_in_order = False
-        if sum(one.size for one in ledgers if not one.is_in_order) > MOST_WHOLE_BYTES:
-            return None
-
-
-def _audited_once(
-    ledgers: list[LedgerFile],
-    committed: Mapping[int, range],
-    plan: AuditPlan,
-    first_step: int,
-    before: Condensed | None,
-    until: Key,
-) -> Condensed:
-    audit = Audit(first_step=first_step, sampler=plan.sampler)
-    # With a seed each slot is compared with its places: that is enough (docs/decisions/0016).
-    audit_steps(
-        audit, ledgers, committed, plan,
-        before=before, until=until, is_by_epoch=bool(plan.sampler),
-    )  # fmt: skip
-    complain_of_unreadable(ledgers, audit)
-    lineage, step = until
-    return Condensed(
-        lineage=lineage,
-        until=step,
-        unused=audit.unused_samples,
-        duplicates=audit.duplicates,
-        superseded=audit.superseded,
-        uncommitted=audit.uncommitted,
-        problems=tuple(audit.problems),
-    )
 
 
 def _remove(ledgers: list[LedgerFile], until: Key) -> bool:

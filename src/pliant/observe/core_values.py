@@ -115,7 +115,7 @@ def _form_of(kind: Any) -> _Form:
     if origin is Table:
         return _table(_form_of(inner[0]), _form_of(inner[1]))
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _Form(lambda value: value.value, _checked(kind, _text))
+        return _Form(lambda value: value.value, lambda data: kind(_TEXT.read(data)))
     if is_dataclass(kind):
         return _Form(_writer(kind), _reader(kind))
     return _SIMPLE[kind]
@@ -141,7 +141,7 @@ def _one_of(kinds: list[Any]) -> _Form:
         return {WHICH: type_name(kind), **_form_of(kind).write(value)}
 
     def read(data: Any) -> Any:
-        kind = known.get(_text(data.get(WHICH))) if isinstance(data, dict) else None
+        kind = known.get(_TEXT.read(data.get(WHICH))) if isinstance(data, dict) else None
         if kind is None:
             raise ValueError(f"none of {len(known)} kinds of values")
         return _form_of(kind).read({key: item for key, item in data.items() if key != WHICH})
@@ -233,10 +233,6 @@ def _forms(kind: Any) -> dict[str, tuple[str | None, _Form]]:
     }
 
 
-def _checked(kind: Callable[[Any], Any], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda data: kind(read(data))
-
-
 def _list(data: Any) -> list[Any]:
     if not isinstance(data, list):
         raise ValueError(f"{str(data)[:40]!r} is no list")  # noqa: TRY004
@@ -249,40 +245,32 @@ def _pair(data: Any) -> list[Any]:
     return _list(data)
 
 
-def _text(data: Any) -> str:
-    if not isinstance(data, str):
-        raise ValueError(f"{str(data)[:40]!r} is no text")  # noqa: TRY004
-    return data
-
-
 def _one_word(data: Any, words: tuple[Any, ...]) -> Any:
     if data not in words:
         raise ValueError(f"{str(data)[:40]!r} is none of {', '.join(map(str, words))}")
     return data
 
 
-def _whole(data: Any) -> int:
-    if (found := whole(data)) is None:
-        raise ValueError(f"{str(data)[:40]!r} is no whole number")
-    return found
+def _simple(read: Callable[[Any], Any], what: str) -> _Form:
+    """Return the form of values that JSON has; ``read`` returns None for others."""
+
+    def checked(data: Any) -> Any:
+        if (found := read(data)) is None:
+            raise ValueError(f"{str(data)[:40]!r} is {what}")
+        return found
+
+    return _Form(plain, checked)
 
 
-def _number(data: Any) -> float:
+def _real(data: Any) -> float | None:
     found = number(data)
-    if found is None or math.isnan(found):
-        raise ValueError(f"{str(data)[:40]!r} is no number")
-    return found
+    return None if found is None or math.isnan(found) else found
 
 
-def _truth(data: Any) -> bool:
-    if not isinstance(data, bool):
-        raise ValueError(f"{str(data)[:40]!r} is neither true nor false")  # noqa: TRY004
-    return data
-
-
+_TEXT = _simple(lambda data: data if isinstance(data, str) else None, "no text")
 _SIMPLE = {
-    str: _Form(plain, _text),
-    int: _Form(plain, _whole),
-    float: _Form(plain, _number),
-    bool: _Form(plain, _truth),
+    str: _TEXT,
+    int: _simple(whole, "no whole number"),
+    float: _simple(_real, "no number"),
+    bool: _simple(lambda data: data if isinstance(data, bool) else None, "neither true nor false"),
 }

@@ -21,7 +21,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
 from itertools import groupby
@@ -55,6 +55,11 @@ class LedgerFile:
     is_in_order: bool = True
     skipped: int = 0
     is_torn: bool = False
+
+    @property
+    def unreadable(self) -> str:
+        """Say how much of it could not be read."""
+        return f"the ledger of {self.replica} has {self.skipped} unreadable line(s)"
 
     def commits(self) -> Iterator[Record]:
         """Yield the lines of commits."""
@@ -94,24 +99,6 @@ class LedgerFile:
                     yield key, record
 
 
-@dataclass(slots=True)
-class GivenLedger:
-    """Lines in memory, in any order."""
-
-    replica: str
-    given: list[Record] = field(default_factory=list)
-
-    def commits(self) -> Iterator[Record]:
-        """Yield the lines of commits."""
-        return (line for line in self.given if line.get("commit"))
-
-    def lines(self) -> Iterator[tuple[Key, Record]]:
-        """Yield each line with where it belongs."""
-        return iter(sorted(((key_of(line, BEFORE_ALL), line) for line in self.given), key=_KEY))
-
-
-Ledger = LedgerFile | GivenLedger
-
 _KEY = itemgetter(0)
 
 
@@ -147,7 +134,7 @@ def _sizes(directory: Path) -> dict[Path, int]:
     return sizes
 
 
-def by_step(ledgers: Iterable[Ledger]) -> Iterator[tuple[Key, Iterator[tuple[str, Record]]]]:
+def by_step(ledgers: Iterable[LedgerFile]) -> Iterator[tuple[Key, Iterator[tuple[str, Record]]]]:
     """Yield the (replica, line) of all ledgers together for each lineage and step, in order."""
     for key, group in groupby(_merged(ledgers), key=_KEY):
         yield key, ((replica, line) for _, replica, line in group)
@@ -161,7 +148,7 @@ def key_of(line: Record, otherwise: Key) -> Key:
         return otherwise
 
 
-def _merged(ledgers: Iterable[Ledger]) -> Iterator[tuple[Key, str, Record]]:
+def _merged(ledgers: Iterable[LedgerFile]) -> Iterator[tuple[Key, str, Record]]:
     """Merge them; each is opened when its first line is due, and closed at its end."""
     firsts = [(next(one.lines(), None), at, one) for at, one in enumerate(ledgers)]
     waiting = [(first[0], at, one) for first, at, one in firsts if first is not None]
@@ -187,7 +174,7 @@ def _until(file: BinaryIO, size: int) -> Iterator[bytes]:
         yield line
 
 
-def first_unreported_step(ledgers: Sequence[Ledger], log: Path) -> Key:
+def first_unreported_step(ledgers: Sequence[LedgerFile], log: Path) -> Key:
     """Return the first step of which a member of the newest generation may have more to report."""
     members = _entered_at(log)
     newest: dict[str, Key] = {}

@@ -137,12 +137,12 @@ def quiet_of(entry: object) -> tuple[float, Quiet]:
     """
     match entry:
         case [now_s]:
-            return _moment(now_s), Ticked()
+            return moment(now_s), Ticked()
         case [now_s, str(node), list(replicas)] if all(isinstance(one, str) for one in replicas):
             names = tuple(map(ReplicaId, replicas))
-            return _moment(now_s), Running(node=NodeId(node), replicas=names)
+            return moment(now_s), Running(node=NodeId(node), replicas=names)
         case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 7:
-            return _moment(now_s), _heartbeat(replica, numbers)
+            return moment(now_s), _heartbeat(replica, numbers)
     raise ValueError(f"{str(entry)[:60]!r} is no sign of life")
 
 
@@ -163,7 +163,12 @@ def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
     )
 
 
-def _moment(now_s: object) -> float:
+def moment(now_s: object) -> float:
+    """Return a moment that somebody wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
     if isinstance(now_s, bool) or not is_moment(now_s):
         raise ValueError(f"{str(now_s)[:40]!r} is no moment")
     return float(now_s)  # type: ignore[arg-type]  # is_moment: a number

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -75,6 +75,15 @@ TERMINAL_CLOSED, SIGNAL_CAME = "the terminal was closed", " came"
 
 NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "num_slots")
 """What is taken from any record about the job that says it, and shown as it is."""
+
+FACTS: dict[str, tuple[str, Callable[[Record, Any], Any]]] = {
+    "nodes_apart": ("apart", status_facts.apart_after),
+    "nodes_silent": ("silent", status_facts.silent_after),
+    "replicas_slow": ("slow", status_facts.slow_after),
+    "joint_nodes": ("hosts", status_facts.hosts_after),
+    "note": ("warnings", explain.after),
+}
+"""Kinds that say anew what one field of a board is."""
 
 POOL_FIELDS = (
     "pool", "team", "priority", "admission", "devices", "offered", "wanted", "reason",
@@ -136,12 +145,11 @@ class Board:
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
-            case "nodes_apart" | "nodes_silent" | "replicas_slow" | "note":
-                self._doubt_record(record)
+            case kind if kind in FACTS:
+                name, after = FACTS[str(kind)]
+                setattr(self, name, after(record, getattr(self, name)))
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
-            case "joint_nodes":
-                self.hosts = status_facts.hosts_after(record, self.hosts)
             case "node_joined" | "node_lost":
                 self._node_record(record)
             case "saved" | "save_failed" | "suspend_requested":
@@ -291,17 +299,6 @@ class Board:
         if record["kind"] == "node_lost" and self.hosts is not None:
             gone = {str(record.get("node")), *map(str, listed(record, "others"))}
             self.hosts = status_facts.hosts_without(self.hosts, gone)
-
-    def _doubt_record(self, record: Record) -> None:
-        match record["kind"]:
-            case "nodes_apart":
-                self.apart = status_facts.apart_after(record, self.apart)
-            case "nodes_silent":
-                self.silent = status_facts.silent_after(record, self.silent)
-            case "note":
-                self.warnings = explain.after(record, self.warnings)
-            case _:
-                self.slow = status_facts.slow_after(record)
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:

@@ -56,8 +56,8 @@ def apart_line(values: Mapping[str, Any]) -> str:
     """Say which two nodes do not reach each other, and when one replica tries it again."""
     one, other = values["nodes"]
     at = values["again_at"]
-    again = "one replica tries it now" if at is None else f"one replica tries it at {_clock(at)}"
-    since = _clock(values["since"])
+    again = "one replica tries it now" if at is None else f"one replica tries it at {clock(at)}"
+    since = clock(values["since"])
     return printable(f"nodes {one} and {other} do not reach each other since {since}; {again}")
 
 
@@ -71,12 +71,12 @@ def silent_after(record: Record, before: Sequence[Mapping[str, Any]]) -> list[di
 def silent_line(values: Mapping[str, Any]) -> str:
     """Say which node is silent, and since when."""
     return printable(
-        f"nothing is heard of the agent of node {values['node']} since {_clock(values['since'])}: "
+        f"nothing is heard of the agent of node {values['node']} since {clock(values['since'])}: "
         "nothing new is started there until it speaks"
     )
 
 
-def slow_after(record: Record) -> list[dict[str, Any]]:
+def slow_after(record: Record, before: object) -> list[dict[str, Any]]:
     """Return [{replica, times, since}] of replicas far slower than the others."""
     at = float(record.get("at") or 0.0)
     found = []
@@ -95,7 +95,7 @@ def slow_line(values: Mapping[str, Any]) -> str:
     """Say how slow a replica is, and since when."""
     return printable(
         f"{values['replica']} takes {values['times']:g} times as long for a micro-batch as the "
-        f"others, since {_clock(values['since'])}"
+        f"others, since {clock(values['since'])}"
     )
 
 
@@ -283,5 +283,6 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _clock(at: float) -> str:
+def clock(at: float) -> str:
+    """Return the time of day."""
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
