@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulate.recorded import SCENARIOS, a_run, lines_of_log, record
+from tests.simulate.recorded_pool import SCENE, a_pool, claim
 
+from pliant.core.allocation import Asked
 from pliant.core.errors import ConfigError
 from pliant.simulate.replay import Break, Step, Turn, replayed
-from pliant.simulate.replay_log import entries
+from pliant.simulate.replay_log import EVENT_KINDS, OF_POOLS, SAID_KINDS, entries, is_pool_log
 from pliant.simulate.replay_telling import Account, json_of, lines_of
 
 
@@ -21,8 +23,8 @@ def steps_of(path: Path) -> list[Step]:
     return list(replayed(entries(path)))
 
 
-def account_of(steps: list[Step]) -> Account:
-    account = Account()
+def account_of(steps: list[Step], *, is_pool: bool = False) -> Account:
+    account = Account(is_pool)
     for step in steps:
         account.add(step)
         lines_of(step, 0.0)
@@ -186,3 +188,78 @@ def test_whatever_stands_in_a_log_is_told_in_sentences(
     shown = "\n".join(line for step in steps for line in lines_of(step, 0.0))
     assert shown.replace("\n", "").isprintable()
     assert account_of(steps).sentence.isprintable()
+
+
+# --- pools
+
+
+def account_of_pool(log: Path) -> Account:
+    return account_of(steps_of(log), is_pool=True)
+
+
+@pytest.fixture
+def pool_log(tmp_path: Path) -> Path:
+    return a_pool(tmp_path / "events.jsonl")
+
+
+def test_every_answer_of_a_pool_is_given_again(pool_log: Path) -> None:
+    begins, *turns = steps_of(pool_log)
+
+    account = account_of_pool(pool_log)
+
+    assert isinstance(begins, Turn)
+    assert begins.beginning is not None
+    assert begins.beginning.teams[0].quota == 2
+    assert [turn.now_s for turn in turns if isinstance(turn, Turn)][:3] == [0.0, 1.25, 10.0]
+    assert (account.inputs, account.unknown, account.difference) == (7, 0, None)
+    assert account.sentence.endswith("the core decides the same as was recorded")
+    assert is_pool_log(pool_log)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ('"now_s":1.25', '"then_s":1.25', "it is not said when the core was told (older version)"),
+        ('"now_s":1.25', '"now_s":-1', "now_s: '-1' is no moment"),
+        ('"now_s":10.0', '"now_s":0.5', "time goes back, from 1.250000 s to 0.500000 s"),
+        ('"count":4', '"count":1000000000000', "devices; at most 100000 are replayed"),
+        ('"kind":"fixed"', '"kind":"soft"', "'soft' is none of elastic, fixed"),
+        ('"num_slots":64', '"num_slots":9000000000', "num_slots is above"),
+        ('"kind":"asked"', "}{", "this line is no record"),
+    ],
+)
+def test_what_cannot_be_in_the_log_of_a_pool_is_a_gap_and_never_an_error(
+    before: str, after: str, why: str, pool_log: Path
+) -> None:
+    text = pool_log.read_text()
+    assert before in text
+    pool_log.write_text(text.replace(before, after, 1))
+
+    breaks = [step for step in steps_of(pool_log) if isinstance(step, Break)]
+
+    assert any(why in one.why for one in breaks)
+    assert account_of_pool(pool_log).difference is None
+    assert account_of_pool(pool_log).unknown + account_of_pool(pool_log).inputs > 0
+
+
+def test_an_older_log_of_a_pool_cannot_be_replayed_and_says_why(pool_log: Path) -> None:
+    lines = [line for line in pool_log.read_text().splitlines() if "pool_began" not in line]
+    pool_log.write_text("\n".join(lines) + "\n")
+
+    assert account_of_pool(pool_log).sentence == (
+        "nothing of this log can be replayed: it does not say with what a core began"
+    )
+
+
+def test_whatever_is_asked_in_vain_again_and_again_is_not_missed(tmp_path: Path) -> None:
+    """A claim that is refused in the same words is logged once; a wait that ends then is not."""
+    strange = Asked(claim=claim("odd", 9, 9, kind="fixed"))
+    scene = [*SCENE[:4], (13.0, strange), (14.0, strange), (95.0, strange), *SCENE[5:]]
+
+    account = account_of_pool(a_pool(tmp_path / "events.jsonl", scene))
+
+    assert (account.difference, account.inputs) == (None, 8)
+
+
+def test_no_log_of_a_job_has_the_kinds_of_a_pool() -> None:
+    assert not OF_POOLS & (EVENT_KINDS.keys() | SAID_KINDS)

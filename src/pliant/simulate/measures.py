@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from pliant.simulate.simulation import Simulation
 from pliant.simulate.training_run import TrainingRun
@@ -115,7 +116,7 @@ class Measures:
 def measured(simulation: Simulation) -> Measures:
     """Sum up a simulation."""
     pool, records = simulation.pool, simulation.records
-    spent = {name: seconds / HOUR_S for name, seconds in pool.accounts.spent.items()}
+    spent: dict[str, Any] = {n: seconds / HOUR_S for n, seconds in pool.accounts.spent.items()}
     there_h = sum(group.there_device_s for group in simulation.groups) / HOUR_S
     ended = [one for one in records if one.ended_s is not None]
     queue = [one.began_s - one.arrival_s for one in records if one.began_s is not None]
@@ -145,13 +146,7 @@ def measured(simulation: Simulation) -> Measures:
         makespan_h=(last_s - first_s) / HOUR_S,
         there_h=there_h,
         used_h=used_h,
-        idle_h=spent["idle"],
-        useful_h=spent["useful"],
-        lost_h=spent["lost"],
-        paused_h=spent["paused"],
-        starting_h=spent["starting"],
-        unused_h=spent["unused"],
-        serving_h=spent["serving"],
+        **{f"{name}_h": hours for name, hours in spent.items()},
         short_h=sum(one.short_device_s for one in simulation.services) / HOUR_S,
         utilisation=_ratio(used_h, there_h),
         goodput=_ratio(spent["useful"], there_h - spent["serving"]),

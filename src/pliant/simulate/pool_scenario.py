@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from pliant.core.allocation import (
@@ -34,9 +34,9 @@ from pliant.core.errors import ConfigError
 from pliant.core.text import in_one_line
 from pliant.observe.core_values import value_of, written
 from pliant.observe.log import kind_of
-from pliant.simulate.replay import Break, Step, Turn
+from pliant.simulate.replay import Step
 from pliant.simulate.replay_log import POOL_EVENTS
-from pliant.simulate.replay_scenario import AROUND_S, DIGITS, Scenario
+from pliant.simulate.replay_scenario import AROUND_S, DIGITS, Scenario, moment_text, stretch_of
 
 Teller = Callable[[Event, float], Actions]
 """Tells one pool an event at a moment; returns what it answers."""
@@ -114,8 +114,7 @@ def _for(name: str) -> str:
 
 def event_line(event: Event, at_s: float, digits: int) -> str:
     """Write what the core was told as scenario files show it."""
-    moment = f"{at_s:.{digits}f}".rstrip("0").rstrip(".") if digits < DIGITS[-1] else repr(at_s)
-    return f"at {moment} {kind_of(event)} {json.dumps(brief(event))}"
+    return f"at {moment_text(at_s, digits)} {kind_of(event)} {json.dumps(brief(event))}"
 
 
 def brief(value: Any) -> dict[str, Any]:
@@ -130,16 +129,6 @@ def brief(value: Any) -> dict[str, Any]:
     return data
 
 
-@dataclass(slots=True)
-class _Stretch:
-    """From the beginning of a pool on, as far as is certain."""
-
-    beginning: PoolBeginning
-    began_s: float
-    turns: list[Turn] = field(default_factory=list)
-    until: str | None = None
-
-
 def scenario_of_pool(
     steps: Iterable[Step], *, title: str, around_at: float | None = None
 ) -> Scenario:
@@ -148,39 +137,19 @@ def scenario_of_pool(
     Raises:
         ConfigError: there is none, or played it answers otherwise than was recorded.
     """
-    found = _stretch(steps, around_at)
-    if found is None or not found.turns:
+    turns, until = stretch_of(steps, around_at)
+    if around_at is not None:
+        turns = [turn for turn in turns if turn.place.at <= around_at + AROUND_S]
+    if len(turns) < 2:
         raise ConfigError(
             "no scenario can be made: no beginning of a pool, with what it was told, is in the log"
         )
-    answers = [line for turn in found.turns for line in map(answer_line, turn.actions)]
-    head = f"# {title}\n\npool {json.dumps(brief(found.beginning))}\n"
+    began, *told = turns
+    answers = [line for turn in told for line in map(answer_line, turn.actions)]
+    head = f"# {title}\n\npool {json.dumps(brief(began.beginning))}\n"
     for digits in DIGITS:
-        lines = [
-            event_line(turn.event, turn.now_s - found.began_s, digits)
-            for turn in found.turns
-            if turn.event is not None
-        ]
+        lines = [event_line(turn.event, turn.now_s - began.now_s, digits) for turn in told]
         text = play_pool(head + "\n".join(lines) + "\n", core_alone)
         if [line[2:] for line in text.splitlines() if line.startswith("  ")] == answers:
-            return Scenario(text=text, num_events=len(lines), num_left_out=0, until=found.until)
+            return Scenario(text=text, num_events=len(lines), num_left_out=0, until=until)
     raise ConfigError("no scenario can be made: played, it answers otherwise than was recorded")
-
-
-def _stretch(steps: Iterable[Step], around_at: float | None) -> _Stretch | None:
-    found: _Stretch | None = None
-    for step in steps:
-        is_end = isinstance(step, Break) or step.beginning is not None or step.answers is None
-        if is_end and found is not None and found.turns and found.until is None:
-            found.until = step.place.where
-            if around_at is None:
-                return found
-        if around_at is not None and step.place.at > around_at + AROUND_S:
-            if found is not None:
-                found.until = found.until or step.place.where
-            return found
-        if isinstance(step, Turn) and step.beginning is not None:
-            found = _Stretch(step.beginning, step.now_s)
-        elif isinstance(step, Turn) and found is not None and found.until is None:
-            found.turns.append(step)
-    return found

@@ -22,13 +22,13 @@ from pliant.core.commands import type_name
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.tenancy import MOST_SLOTS
-from pliant.core.text import in_one_line, is_moment
+from pliant.core.text import in_one_line
 from pliant.core.values import Register
 from pliant.machine import run_files
 from pliant.observe import parts
 from pliant.observe.core_values import event_in, value_of
 from pliant.observe.log import Record
-from pliant.observe.quiet_inputs import quiet_of
+from pliant.observe.quiet_inputs import moment, quiet_of
 from pliant.observe.reading import record_of
 from pliant.spec.pool import MOST_DEVICES as MOST_OF_POOL
 from pliant.wire.bounds import MOST_DEVICES, excess
@@ -249,7 +249,7 @@ class _LogReader:
                 yield Gap(place=place, why="it is not said when the core was told (older version)")
             return
         event = self._within(event_in(kind, record))
-        now_s = moment_of(record)
+        now_s = _moment_of(record)
         yield Told(place=place, now_s=now_s, event=event, record=record, declined=declined)
 
     def _within(self, event: Any) -> Any:
@@ -268,7 +268,7 @@ class _PoolReader(_LogReader):
             beginning: PoolBeginning = value_of(PoolBeginning, record.get("beginning"))
             for count in (beginning.devices, *map(_devices_of, beginning.events)):
                 _require_few(count)
-            self._latest_s = moment_of(record)
+            self._latest_s = _moment_of(record)
             yield PoolBegan(
                 place=place,
                 now_s=self._latest_s,
@@ -362,7 +362,7 @@ def _place(where: str, record: Record | None, before: LogPlace | None) -> LogPla
 def _began(record: Record, place: LogPlace) -> Began:
     return Began(
         place=place,
-        now_s=moment_of(record),
+        now_s=_moment_of(record),
         settings=value_of(JobSettings, record.get("settings")),
         register=value_of(Register | None, record.get("register")),
         is_asked=record.get("is_asked") is True,
@@ -394,13 +394,9 @@ def _require_counts(data: Any, name: str = "") -> None:
         raise ValueError(f"{name}: {data} is above {MOST_COUNT}"[:100])
 
 
-def moment_of(record: Record) -> float:
-    """Return when a core was told what a record says.
-
-    Raises:
-        ValueError: that is no moment.
-    """
-    now_s = record.get("now_s")
-    if isinstance(now_s, bool) or not is_moment(now_s):
-        raise ValueError(f"now_s: {str(now_s)[:40]!r} is no moment")
-    return float(now_s)  # type: ignore[arg-type]  # is_moment: a number
+def _moment_of(record: Record) -> float:
+    """Return when a core was told what a record says."""
+    try:
+        return moment(record.get("now_s"))
+    except ValueError as error:
+        raise ValueError(f"now_s: {error}") from None

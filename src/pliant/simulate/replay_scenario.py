@@ -9,18 +9,18 @@ their model is shortened.  Knows nothing of files.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from pliant.core.errors import ConfigError
-from pliant.core.events import Event, NodeJoined, Registered, Spare
+from pliant.core.events import NodeJoined, Registered, Spare
 from pliant.core.job.recording import record
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.text import in_one_line
 from pliant.core.values import Register, host_of
-from pliant.observe.core_values import written
+from pliant.observe.core_values import value_of, written
 from pliant.simulate.replay import Break, Step, Turn
 from pliant.simulate.replay_log import LogPlace
 from pliant.simulate.replay_notation import line_of, render, settings_lines
@@ -58,7 +58,7 @@ def scenario_of(steps: Iterable[Step], *, title: str, around_at: float | None = 
     Raises:
         ConfigError: there is none, or played it answers otherwise than was recorded.
     """
-    stretch, until = _stretch(steps, around_at)
+    stretch, until = stretch_of(steps, around_at)
     if around_at is not None:
         stretch = [t for t in stretch if abs(t.place.at - around_at) <= AROUND_S]
     if not stretch:
@@ -78,21 +78,21 @@ def scenario_of(steps: Iterable[Step], *, title: str, around_at: float | None = 
     raise ConfigError(f"no scenario can be made: played, {draft.unlike} answers otherwise")
 
 
-def _stretch(steps: Iterable[Step], around_at: float | None) -> tuple[list[Turn], str | None]:
+def stretch_of(steps: Iterable[Step], around_at: float | None) -> tuple[list[Turn], str | None]:
     """Return the turns that belong together, and what ends them."""
     turns: list[Turn] = []
     for step in steps:
-        if isinstance(step, Break) or step.ready is None or step.difference is not None:
+        if isinstance(step, Break) or step.answers is None or step.difference is not None:
             why = step.why if isinstance(step, Break) else step.difference or "it is not known"
         elif step.event is None and turns and not _follows(step, turns[-1]):
-            why = "the job begins once more, with other settings or another register"
+            why = "it begins once more, and not with what the one before has left"
         else:
             turns.append(step)
             continue
         is_over = turns and (around_at is None or step.place.at > around_at)
         if is_over:
             return turns, f"{step.place.where}: {why}"
-        is_beginning = isinstance(step, Turn) and step.ready is not None and not step.difference
+        is_beginning = isinstance(step, Turn) and step.answers is not None and not step.difference
         turns = [step] if is_beginning and isinstance(step, Turn) else []
     return turns, None
 
@@ -113,7 +113,7 @@ class _Draft:
         self.unlike = "nothing"
         self._tries = 0
         self._title = title
-        self._plainly = _plain_models(turns)
+        self._shortener = _Shortener(turns)
         self._moments = _moments(turns)
 
     def is_true(self, turns: Sequence[Turn], digits: int) -> bool:
@@ -160,27 +160,34 @@ class _Draft:
         """Return the lines of the file, and what each event is to be answered."""
         lines = [f"# {self._title}", "", *settings_lines(turns[0].settings)]
         if turns[0].before is not None:
-            lines.append(f"state {_quoted(Job, self._plainly(turns[0].before))}")
+            state = self._shortener.short(written(Job, turns[0].before))
+            lines.append(f"state {_quoted(state)}")
         elif turns[0].register is not None:
-            lines.append(f"register {_quoted(Register, turns[0].register)}")
+            lines.append(f"register {_quoted(written(Register, turns[0].register))}")
         expected = []
         for turn in turns:
             moment = self._moments[id(turn)]
-            when = f"{moment:.{digits}f}".rstrip("0").rstrip(".") if digits < 17 else repr(moment)
+            when = moment_text(moment, digits)
             if turn.event is None:
                 lines.append(f"at {when} restart")
             else:
-                lines.append(f"at {when} {line_of(self._plainly(turn.event))}")
+                lines.append(f"at {when} {line_of(self._shortener.short_event(turn.event))}")
             expected.append([] if turn.ready is None else render(turn.ready))
         return lines, expected
+
+
+def moment_text(moment_s: float, digits: int) -> str:
+    """Write a moment with so many digits, or as it was recorded."""
+    is_whole = digits == DIGITS[-1]
+    return repr(moment_s) if is_whole else f"{moment_s:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def _lasting(answers: Iterable[str]) -> list[str]:
     return [answer for answer in answers if not answer.startswith(_PASSING)]
 
 
-def _quoted(kind: Any, value: Any) -> str:
-    return json.dumps(json.dumps(written(kind, value), separators=(",", ":")))
+def _quoted(data: Any) -> str:
+    return json.dumps(json.dumps(data, separators=(",", ":")))
 
 
 def _moments(turns: Sequence[Turn]) -> dict[int, float]:
@@ -199,71 +206,47 @@ def _moments(turns: Sequence[Turn]) -> dict[int, float]:
     return moments
 
 
-def _plain_models(turns: Sequence[Turn]) -> Callable[[Any], Any]:
-    """Return what shortens the descriptions of models, and where workers are, if all are alike."""
-    spares = [one for turn in turns if (one := _spare_of(turn.event)) is not None]
-    before = turns[0].before
-    if before is not None:
-        spares += [*before.membership.spares.values(), *filter(None, [before.start.reference])]
-        spares += [
-            one.spare for one in before.registration.registered.values() if one.spare is not None
-        ]
-        spares += [one for kept in before.registration.kept if (one := _spare_of(kept)) is not None]
-    layouts, identities = ({one.layout for one in spares}, {one.identity for one in spares})
-    short: dict[str, Any] = {"layout": "same"} if len(layouts) == 1 else {}
-    if len(identities) == 1:
-        short["identity"] = (("seed", "1"),)
-    has_hosts = len({host_of(one.endpoint) for one in spares}) > 1
+class _Shortener:
+    """Shortens the descriptions of models, and where workers are, if they are all alike."""
 
-    is_free = turns[0].settings.placement == JobSettings().placement
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        told = [written(type(one.event), one.event) for one in turns if _has_spare(one.event)]
+        begun = [] if turns[0].before is None else [written(Job, turns[0].before)]
+        spares = list(_spares_in([told, begun]))
+        self._has_hosts = len({host_of(one["endpoint"]) for one in spares}) > 1
+        self._is_free = turns[0].settings.placement == JobSettings().placement
+        self._short: dict[str, Any] = {}
+        for name, short in (("layout", "same"), ("identity", [["seed", "1"]])):
+            if len({json.dumps(one[name]) for one in spares}) == 1:
+                self._short[name] = short
 
-    def shortly(spare: Spare) -> Spare:
-        endpoint = spare.endpoint if has_hosts else f"{spare.replica}:1"
-        return replace(spare, endpoint=endpoint, **short)
+    def short_event(self, event: Any) -> Any:
+        """Return what says the same in short."""
+        if isinstance(event, NodeJoined) and self._is_free:
+            return replace(event, labels=())
+        kind = type(event)
+        return value_of(kind, self.short(written(kind, event))) if _has_spare(event) else event
 
-    def plainly(value: Any) -> Any:
-        match value:
-            case NodeJoined() if is_free:
-                return replace(value, labels=())
-            case Spare():
-                return shortly(value)
-            case Registered(spare=Spare() as spare):
-                return replace(value, spare=shortly(spare))
-            case Job():
-                return _plain_job(value, plainly)
-            case _:
-                return value
-
-    return plainly
+    def short(self, data: Any) -> Any:
+        """Shorten a value as JSON has it."""
+        for one in _spares_in(data):
+            one.update(self._short)
+            if not self._has_hosts:
+                one["endpoint"] = f"{one['replica']}:1"
+        return data
 
 
-def _plain_job(job: Job, plainly: Callable[[Any], Any]) -> Job:
-    waiting = job.membership.spares
-    return replace(
-        job,
-        start=replace(job.start, reference=plainly(job.start.reference)),
-        membership=replace(
-            job.membership,
-            spares=type(waiting)({name: plainly(one) for name, one in waiting.items()}),
-        ),
-        registration=replace(
-            job.registration,
-            registered=type(job.registration.registered)(
-                {n: plainly(one) for n, one in job.registration.registered.items()}
-            ),
-            kept=tuple(map(plainly, job.registration.kept)),
-        ),
-    )
+def _has_spare(event: Any) -> bool:
+    return isinstance(event, Spare | Registered)
 
 
-def _spare_of(event: Event | None) -> Spare | None:
-    match event:
-        case Spare():
-            return event
-        case Registered(spare=spare):
-            return spare
-        case _:
-            return None
+def _spares_in(data: Any) -> Iterator[dict[str, Any]]:
+    """Yield all descriptions of workers that wait, wherever they stand."""
+    if isinstance(data, dict) and "layout" in data:
+        yield data
+    elif isinstance(data, dict | list):
+        for one in data.values() if isinstance(data, dict) else data:
+            yield from _spares_in(one)
 
 
 def title_of(log: str, first: LogPlace, version: str) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
 from pliant.core.text import counted, in_one_line
 from pliant.observe.log import Record, fields_of, kind_of
 from pliant.observe.pool_history import Teller, sentence
+from pliant.observe.status_facts import clock
 from pliant.simulate.replay import Break, Step, Turn, summary
 from pliant.simulate.replay_notation import line_of, render, settings_lines
 
@@ -114,7 +114,7 @@ def _tell_difference(told: str, difference: str, recorded_by: str) -> str:
 
 def lines_of(step: Step, start_at: float) -> list[str]:
     """Tell one step, first the time and what came in."""
-    when = f"{_clock(step.place.at)}  +{max(0.0, step.place.at - start_at):.3f} s"
+    when = f"{clock(step.place.at)}  +{max(0.0, step.place.at - start_at):.3f} s"
     if isinstance(step, Break):
         what = "certain again" if step.is_certain else "not certain from here on"
         return [in_one_line(f"{when}  -- {step.place.where}: {step.why}; {what}")]
@@ -188,7 +188,3 @@ def _moved(record: Record) -> str:
     """Say what a record of a pool's log tells people."""
     move = Teller().move_of(record)
     return "" if move is None else sentence(move)
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")

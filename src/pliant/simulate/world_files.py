@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
@@ -43,45 +43,33 @@ def read_world(
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
     """
     spec = load_cluster(read_named(cluster), source=str(cluster)).spec
-    beside = cluster.parent
-    traces = {one.name: _placed(one.capacity, beside) for one in spec.nodes if one.capacity}
-    loads = {one.name: _placed(one.load, beside) for one in spec.inference}
-    counts = {one.name: one.count for one in spec.nodes}
-    places = {name: f"{cluster}: capacity of nodes {name}" for name in traces}
-    places |= {name: f"--capacity {name}" for name in capacity or {}}
-    load_places = {name: f"{cluster}: load of service {name}" for name in loads}
-    load_places |= {name: f"--load {name}" for name in load or {}}
-    _put_in_place(traces, capacity or {}, among=counts, what="nodes", where=cluster)
-    _put_in_place(loads, load or {}, among=loads, what="inference", where=cluster)
     found = read_workload(workload)
     jobs = found.jobs if elastic_from is None else made_elastic(found.jobs, least=elastic_from)
-    needs = {
-        name: _changes(text, "day", generate.day, where=load_places[name])
-        for name, text in loads.items()
-    }
+    nodes = {one.name: one.capacity for one in spec.nodes}
+    counts = {one.name: one.count for one in spec.nodes}
+    services = {one.name: one.load for one in spec.inference}
+    there = _traces(cluster, nodes, capacity, of="nodes", field="capacity", word="spot")
+    loads = _traces(cluster, services, load, of="inference", field="load", word="day")
     for service in spec.inference:
-        last_s, again_s = needs[service.name][-1].at_s, service.repeat_in_seconds
+        _, changes = loads[service.name]
+        last_s, again_s = changes[-1].at_s, service.repeat_in_seconds
         if again_s is not None and last_s >= again_s:
             raise ConfigError(
                 f"{cluster}: the load of service {service.name} changes at {last_s:g} s, and begins"
                 f" again at {again_s:g} s already (repeatInSeconds)"
             )
-    capacity_of = {
-        name: _changes(text, "spot", generate.spot, where=places[name])
-        for name, text in traces.items()
-    }
     return SimulatedWorld(
         cluster=spec,
         jobs=jobs,
-        capacity=capacity_of,
-        load=needs,
+        capacity={name: changes for name, (_, changes) in there.items()},
+        load={name: changes for name, (_, changes) in loads.items()},
         policy=policy,
         source=workload,
         notes=(
             *(f"{workload}: {note}" for note in found.notes),
             *(
-                f"{places[name]}: of up to {most} nodes the {counts[name]} of the file count"
-                for name, changes in capacity_of.items()
+                f"{where}: of up to {most} nodes the {counts[name]} of the file count"
+                for name, (where, changes) in there.items()
                 if (most := max(change.devices for change in changes)) > counts[name]
             ),
         ),
@@ -108,30 +96,34 @@ def read_workload(workload: str) -> Export:
     return Export(jobs=jobs, notes=notes)
 
 
-def _placed(text: str, beside: Path) -> str:
-    """Return the path of a trace that a file names; a generator stays what it is."""
-    return text if generate.is_generator(text) else str(beside / text)
-
-
-def _put_in_place(
-    traces: dict[str, str],
-    given: Mapping[str, str],
+def _traces(
+    cluster: Path,
+    own: Mapping[str, str | None],
+    given: Mapping[str, str] | None,
     *,
-    among: Iterable[str],
-    what: str,
-    where: Path,
-) -> None:
-    names = sorted(among)
-    for name, text in given.items():
-        if name not in names:
-            there = ", ".join(names) or "none"
-            raise ConfigError(f"{where} has no {what} {name}; there are {there}")
-        traces[name] = text
+    of: str,
+    field: str,
+    word: str,
+) -> dict[str, tuple[str, list[Change]]]:
+    """Return each trace of a cluster's file, or the one in its place, with what names it.
+
+    ``word``: of the generator that may stand for one.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name, text in own.items():
+        if text:
+            path = text if generate.is_generator(text) else str(cluster.parent / text)
+            whose = "service" if of == "inference" else of
+            found[name] = f"{cluster}: {field} of {whose} {name}", path
+    for name, text in (given or {}).items():
+        if name not in own:
+            there = ", ".join(sorted(own)) or "none"
+            raise ConfigError(f"{cluster} has no {of} {name}; there are {there}")
+        found[name] = f"--{field} {name}", text
+    return {name: (where, _changes(text, word, where)) for name, (where, text) in found.items()}
 
 
-def _changes(
-    text: str, wanted: str, generated: Callable[[str], list[Change]], *, where: str
-) -> list[Change]:
+def _changes(text: str, word: str, where: str) -> list[Change]:
     """Read a trace, or generate one; ``where`` names it.
 
     Raises:
@@ -143,8 +135,8 @@ def _changes(
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
         return parse_trace(trace, source=text, most=MOST_DEVICES)
-    if text.partition(":")[0] != wanted:
+    if text.partition(":")[0] != word:
         raise ConfigError(
-            f"{text} cannot stand for a trace here; write {wanted}: or the path of a trace"
+            f"{text} cannot stand for a trace here; write {word}: or the path of a trace"
         )
-    return generated(text)
+    return generate.spot(text) if word == "spot" else generate.day(text)
