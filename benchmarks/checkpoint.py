@@ -237,9 +237,7 @@ def _measure_group(
 def saved_s(log: Path) -> dict[int, float]:
     """Return how long each save of pliant took, by committed steps."""
     return {
-        record["committed"]: record["seconds"]
-        for record in read(log).records
-        if record["kind"] == "saved"
+        record["committed"]: record["seconds"] for record in read(log) if record["kind"] == "saved"
     }
 
 

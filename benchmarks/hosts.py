@@ -175,7 +175,7 @@ class Pliant(Side):
         """Return the commits of the log, with the size of the newest generation entered."""
         sizes: dict[int, int] = {}
         steps = []
-        for record in read(self.folder / "run" / "events.jsonl").records:
+        for record in read(self.folder / "run" / "events.jsonl"):
             if record["kind"] in ("switch", "reform"):
                 order = record["order"]
                 sizes[order["generation"]] = len(order["members"])
@@ -185,7 +185,7 @@ class Pliant(Side):
 
     def hurt(self) -> None:
         """Kill the newest worker of the last host; the log has its number there."""
-        host, records = self.hosts[-1], read(self.folder / "run" / "events.jsonl").records
+        host, records = self.hosts[-1], read(self.folder / "run" / "events.jsonl")
         here = [one for one in records if one["kind"] == "worker" and one["node"] == host.name]
         host.inside("sh", "-c", f"kill -9 {here[-1]['pid']}")
 

@@ -41,7 +41,7 @@ class PliantJob:
 
     def records(self) -> list[Record]:
         """Return the event log so far."""
-        return list(read(self.out / "events.jsonl").records)
+        return list(read(self.out / "events.jsonl"))
 
     def status(self) -> dict[str, Any]:
         """Return what ``pliant status --json`` prints."""

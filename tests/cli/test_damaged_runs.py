@@ -161,7 +161,7 @@ def look_at(out: Path) -> None:
     if history.explained.decisions:
         drawn(screens.decisions_table(history.explained.decisions))
     drawn(runs_table([run], [run]))
-    for record in read(log).records:
+    for record in read(log):
         prose.line(record)
     drawn(screens.audit_text(audit_run(out), goodput_of(left(log)), out))
     drawn(screens.moves_table(moves_of(every(log), last=100)))

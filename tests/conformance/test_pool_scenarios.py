@@ -64,9 +64,9 @@ def live(path: Path) -> MakePool:
 
         def tell(event: Event, now_s: float) -> Actions:
             time.now_s = now_s
-            before = len(read(path).records)
+            before = len(read(path))
             allocator.apply(event)
-            said = read(path).records[before:]
+            said = read(path)[before:]
             return tuple(
                 value_of(Action, {**record, "is": record["kind"]})
                 for record in said

@@ -262,7 +262,7 @@ async def test_an_agent_that_speaks_keeps_its_name_from_one_that_was_started_lat
             reason="another agent takes part already as node here; leave this one out, or name "
             "it with --node"
         )
-    kinds = [record["kind"] for record in read(world.log.path).records]
+    kinds = [record["kind"] for record in read(world.log.path)]
     assert "node_lost" not in kinds
 
 
@@ -349,7 +349,7 @@ async def test_a_node_that_runs_replicas_is_not_turned_away_for_one_that_does_no
         await another.send(wire(NodeFacts(hash_seed="0")))
         await another.send(wire(NodeJoined(node=NodeId("new"), devices=2)))
         assert isinstance(await hear(another), Unfit)
-    notes = [one["text"] for one in read(world.log.path).records if one["kind"] == "note"]
+    notes = [one["text"] for one in read(world.log.path) if one["kind"] == "note"]
     assert (
         "node there runs replicas, and stays: node there has PYTHONHASHSEED 0, and node here "
         "has 7; a job needs the same on every node"
@@ -553,7 +553,7 @@ async def test_the_secret_of_a_generation_is_told_to_agents_and_to_nobody_else(
     assert [page for page in pages if traces(secrets.values(), page)] == []
     assert traces_in_files(secrets.values(), tmp_path) == []
     assert traces(secrets.values(), caplog.text.encode()) == []
-    formed = [r for r in read(world.log.path).records if r["kind"] in ("prepare", "reform")]
+    formed = [r for r in read(world.log.path) if r["kind"] in ("prepare", "reform")]
     assert [r["kind"] for r in formed] == ["prepare", "reform"]
     assert not any("secret" in record for record in formed)
 

@@ -891,7 +891,7 @@ def test_what_a_coordinator_before_has_logged_is_known_and_not_logged_again(tmp_
     play(tmp_path, first)
     world = play(tmp_path, second)
 
-    records = read(tmp_path / "events.jsonl").records
+    records = read(tmp_path / "events.jsonl")
     commits = [(r["step"], r["incarnation"]) for r in records if r["kind"] == "commit"]
     assert commits == [(0, 1), (1, 2)]
     assert world.driver.board.committed == 2

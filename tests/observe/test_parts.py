@@ -39,7 +39,7 @@ def test_a_cut_log_reads_as_one(tmp_path: Path) -> None:
     cut_log(path).write("commit", step=6)
 
     assert parts.closed(path) == [0, 1, 2]
-    assert steps_of(read(path).records) == list(range(7))
+    assert steps_of(read(path)) == list(range(7))
     assert steps_of(every(path)) == list(range(7))
     assert steps_of(only(path, "commit")) == list(range(7))
 

@@ -156,7 +156,7 @@ class Box:
         return {claim["name"]: claim for claim in self.status()["claims"]}
 
     def records(self, kind: str) -> list[Record]:
-        records = read(self.pools / "default" / "events.jsonl").records
+        records = read(self.pools / "default" / "events.jsonl")
         return [record for record in records if record["kind"] == kind]
 
     def users(self, device: int) -> set[int]:

@@ -260,7 +260,7 @@ class PoolStorm:
         return all(job.process.code == 0 for job in self.jobs.values())
 
     def _again(self, job: Job) -> None:
-        kinds = {record["kind"] for record in read(job.out / "events.jsonl").records}
+        kinds = {record["kind"] for record in read(job.out / "events.jsonl")}
         if "saved" in kinds:
             words = ["--resume", "--out", str(job.out)]
         else:

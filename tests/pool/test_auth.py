@@ -433,7 +433,7 @@ def test_a_job_trains_as_its_user_and_gives_way_to_another_user(here: Town) -> N
     )
     log = home / "gpt" / "events.jsonl"
     until(lambda: log.exists() and log.read_text().count('"commit"') > 3, "it trains", 90)
-    pids = [record["pid"] for record in read(log).records if record["kind"] == "worker"]
+    pids = [record["pid"] for record in read(log) if record["kind"] == "worker"]
     assert {Path(f"/proc/{pid}").stat().st_uid for pid in pids} == {ADA}
 
     bob = here.claim(BOB, 1, "--priority", "urgent", "--for", "1s", name="now")

@@ -115,7 +115,7 @@ class World:
         return lock
 
     def records(self, kind: str) -> list[Record]:
-        records = read(self.directory / "events.jsonl").records
+        records = read(self.directory / "events.jsonl")
         return [record for record in records if record["kind"] == kind]
 
     def claims(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ async def test_a_log_that_cannot_be_written_costs_records_and_not_the_pool(world
     os.dup2(file, world.log._fd)
     await world.driver.withdraw("other")
 
-    kinds = [one["kind"] for one in read(world.directory / "events.jsonl").records]
+    kinds = [one["kind"] for one in read(world.directory / "events.jsonl")]
     assert kinds == [
         "pool_began",
         "opened",

@@ -114,7 +114,7 @@ def until(what: Callable[[], object], why: str, *hosts: NetworkHost) -> None:
 
 
 def records(host: NetworkHost, kind: str, out: str = "runs/train") -> list[Record]:
-    found = read(host.own / out / "events.jsonl").records
+    found = read(host.own / out / "events.jsonl")
     return [record for record in found if record["kind"] == kind]
 
 
@@ -155,6 +155,6 @@ def training(host: NetworkHost) -> set[str]:
 
 def training_in(out: Path) -> set[str]:
     """Return those of the run in a directory."""
-    found = list(read(out / "events.jsonl").records)
+    found = list(read(out / "events.jsonl"))
     homes = {one["replica"]: one["node"] for one in found if one["kind"] == "worker"}
     return {homes[name] for name in newest_members(found)[1]}

@@ -50,7 +50,7 @@ class RunningJob:
         return self.record_path.with_suffix(".token")
 
     def records(self, kind: str | None = None) -> list[Record]:
-        records = read(self.out / "events.jsonl").records
+        records = read(self.out / "events.jsonl")
         return [record for record in records if kind in (None, record["kind"])]
 
     def wait_for(self, what: Callable[[], Any], why: str) -> Any:

@@ -76,7 +76,7 @@ class Spanning:
             self.agents[host.name] = pliant(host, *words, STOP_AT=str(host.home / "stop"))
 
     def records(self, kind: str) -> list[Record]:
-        found = read(self.out / "events.jsonl").records
+        found = read(self.out / "events.jsonl")
         return [record for record in found if record["kind"] == kind]
 
     def until(self, what: Callable[[], object], why: str) -> None:
@@ -90,7 +90,7 @@ class Spanning:
         """Wait until so many replicas train in a generation behind another; return which."""
 
         def do_train() -> bool:
-            generation, members = newest_members(read(self.out / "events.jsonl").records)
+            generation, members = newest_members(read(self.out / "events.jsonl"))
             return generation > after and len(members) == count
 
         self.until(do_train, f"{count} train")

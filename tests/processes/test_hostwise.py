@@ -223,4 +223,4 @@ def test_a_replica_that_is_killed_between_two_levels_of_an_exchange_costs_no_ste
 
 
 def records_in(host: NetworkHost) -> list[Record]:
-    return list(read(host.own / "runs/train/events.jsonl").records)
+    return list(read(host.own / "runs/train/events.jsonl"))

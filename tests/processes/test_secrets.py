@@ -96,7 +96,7 @@ def test_no_secret_is_in_a_file_or_a_log_of_a_run(
         assert traces(secrets, shown.encode()) == []
     formed = [
         record
-        for record in read(tmp_path / "out" / "events.jsonl").records
+        for record in read(tmp_path / "out" / "events.jsonl")
         if record["kind"] in ("prepare", "reform")
     ]
     assert len(formed) == len(secrets)

@@ -42,7 +42,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def told(out: Path, kind: str) -> list[Record]:
-    return [one for one in read(out / "events.jsonl").records if one["kind"] == kind]
+    return [one for one in read(out / "events.jsonl") if one["kind"] == kind]
 
 
 def trains_on(out: Path, *hosts: NetworkHost) -> None:

@@ -16,7 +16,6 @@ from typing import TypeGuard
 from pydantic_core import from_json
 
 from pliant.core.text import is_moment
-from pliant.machine.files import open_to_read
 from pliant.observe import parts
 from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record, listed, number
 
@@ -24,56 +23,9 @@ STARTS = frozenset({"job_started", "coordinator_started", "pool_started"})
 """Kinds with which a process begins to write; they say on which boot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What was read from a log, and what had to be left out."""
-
-    records: list[Record]
-    """Whole records in file order."""
-
-    torn: bool = False
-    """The last line was cut off by a crash; it is not in ``records``."""
-
-    skipped: int = 0
-    """Lines inside the file that are no JSON object, or are of a later schema version."""
-
-    superseded: int = 0
-    """What a coordinator wrote after another had taken over; it is not in ``records``."""
-
-
-def read(path: Path) -> Reading:
+def read(path: Path) -> list[Record]:
     """Read a short log whole, as far as it is left; a missing one is empty."""
-    if not parts.closed(path):
-        try:
-            with open_to_read(path) as file:
-                return parse(file.read())
-        except FileNotFoundError:
-            return Reading(records=[])
-    return parse(b"".join(line.removesuffix(b"\n") + b"\n" for _, line in parts.lines(path)))
-
-
-def parse(data: bytes) -> Reading:
-    """Split bytes into records.  A last line without its newline, if not whole, is torn."""
-    *lines, rest = data.split(b"\n")
-    records: list[Record] = []
-    skipped = 0
-    for line in lines:
-        record = record_of(line)
-        if record is not None:
-            records.append(record)
-        elif line.strip():
-            skipped += 1
-    last = record_of(rest)
-    if last is not None:
-        records.append(last)
-    told = list(unfolded(records))
-    counting = list(counted(told))
-    return Reading(
-        records=counting,
-        torn=bool(rest.strip()) and last is None,
-        skipped=skipped,
-        superseded=len(told) - len(counting),
-    )
+    return list(every(path))
 
 
 def follow(path: Path, position: int = 0) -> Iterator[tuple[int, Record]]:

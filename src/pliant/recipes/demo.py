@@ -248,7 +248,7 @@ def _script() -> Path:
 def make_report(out: Path) -> dict[str, Any]:
     """Compare both runs below ``out``; draw the pictures if matplotlib is here."""
     runs = [out / run for run in RUNS]
-    records = [read(run_files.event_log(run)).records for run in runs]
+    records = [read(run_files.event_log(run)) for run in runs]
     elastic, static = map(board_of, records)
     digests = [(run / "digest.txt").read_text().strip() for run in runs]
     audits = [audit_run(run) for run in runs]

@@ -190,7 +190,7 @@ class _Play:
 
     def _records(self) -> list[dict[str, Any]]:
         log = run_files.event_log(self.out)
-        return [dict(record) for record in read(log).records] if log.exists() else []
+        return [dict(record) for record in read(log)] if log.exists() else []
 
     def _first_fault(self) -> str:
         """Return the first sentence that refused a replica, or what one failed with."""
