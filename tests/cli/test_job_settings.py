@@ -10,7 +10,8 @@ from pliant.cli.job_settings import hosts_of, tls_of, workers_of
 from pliant.cli.settings import resolve
 from pliant.core.errors import ConfigError
 from pliant.core.values import TlsFiles
-from pliant.spec.load import load
+from pliant.spec.job import ElasticJob
+from pliant.spec.load import parse
 
 JOB = """\
 apiVersion: pliant.dev/v1alpha1
@@ -23,6 +24,10 @@ spec:
 
 TLS = {"tls_ca": "ca.pem", "tls_certificate": "node.pem", "tls_key": "/tls/node.key"}
 WITH_TLS = JOB + "  tls: {ca: /job/ca.pem, certificate: /job/node.pem, key: /job/node.key}\n"
+
+
+def load(text: str) -> ElasticJob:
+    return parse(ElasticJob, text, source="job.yaml")
 
 
 def test_relative_paths_of_tls_count_from_where_the_command_is_typed(

@@ -14,7 +14,8 @@ from pliant.cli.settings import SETTINGS, Setting, resolve, with_settings
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import PolicyBackoff
 from pliant.core.tenancy import PoolPlace
-from pliant.spec.load import load
+from pliant.spec.job import ElasticJob
+from pliant.spec.load import parse
 
 JOB = """\
 apiVersion: pliant.dev/v1alpha1
@@ -24,6 +25,10 @@ spec:
   elasticPolicy: {minReplicas: 2, maxReplicas: 6}
   command: [train.py]
 """
+
+
+def load(text: str) -> ElasticJob:
+    return parse(ElasticJob, text, source="job.yaml")
 
 
 def policy(**arguments: Any) -> Any:
@@ -125,7 +130,7 @@ def test_contradicting_sizes_are_refused(arguments: dict[str, int], sentence: st
 
 
 def test_a_contradiction_names_where_each_size_was_given() -> None:
-    job = load(JOB, source="job.yaml")
+    job = load(JOB)
 
     with pytest.raises(ConfigError) as caught:
         policy_of(resolve({}, {"PLIANT_MAX": "1"}, job))

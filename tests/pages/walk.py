@@ -27,7 +27,10 @@ from tests.live.stage import FORKED_PLIANT, Program, Stage
 from tests.pages.blocks import ROOT, Block, Note, Page, PageError
 from tests.pages.shown import is_shown
 
-from pliant.spec import cluster, load, pool
+from pliant.spec.cluster import ClusterFile
+from pliant.spec.job import ElasticJob
+from pliant.spec.load import check, parse
+from pliant.spec.pool import PoolFile
 
 DEADLINE_S = 120.0
 BASH = "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])"
@@ -248,14 +251,14 @@ class Walk:
         """Check it as the command that reads it would."""
         values = yaml.safe_load(block.text)
         if values.get("kind") == "Pool":
-            pool.load_pool(block.text, source=block.place)
+            parse(PoolFile, block.text, source=block.place)
         elif values.get("kind") == "Cluster":
-            cluster.load_cluster(block.text, source=block.place)
+            parse(ClusterFile, block.text, source=block.place)
         elif "kind" in values:
-            load.load(block.text, source=block.place)
+            parse(ElasticJob, block.text, source=block.place)
         else:
             spec = {"command": ["train.py"], **values["spec"]}
-            load.parse({**ENVELOPE, **values, "spec": spec}, source=block.place)
+            check(ElasticJob, {**ENVELOPE, **values, "spec": spec}, source=block.place)
 
     def do_json(self, block: Block) -> None:
         """Check that it is JSON."""

@@ -11,7 +11,8 @@ from pliant.core.errors import ConfigError
 from pliant.core.tenancy import Demand
 from pliant.pool.state import SavedClaim, SavedPool
 from pliant.run.pool_config import Capacity, PoolConfig, begun
-from pliant.spec.pool import load_pool
+from pliant.spec.load import parse
+from pliant.spec.pool import PoolFile
 
 FILE = """
 apiVersion: pliant.dev/v1alpha1
@@ -81,7 +82,7 @@ def test_what_was_set_is_forgotten_while_somebody_has_a_device_of_the_same_name(
 
 def test_a_file_that_names_no_users_of_a_class_any_more_opens_it() -> None:
     def filed(users: str) -> PoolConfig:
-        return config(devices=4, file=load_pool(FILE % users))
+        return config(devices=4, file=parse(PoolFile, FILE % users, source="pool.yaml"))
 
     first = after(None, filed(", users: [ada]"))
     assert first.class_users == {"nightly": ("ada",)}

@@ -5,22 +5,25 @@ from __future__ import annotations
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.spec.cluster import load_cluster
+from pliant.spec.cluster import ClusterFile
+from pliant.spec.load import parse
 
 HEAD = "apiVersion: pliant.dev/v1alpha1\nkind: Cluster\nspec:\n"
 
 
 def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_cluster(HEAD + text, source="c.yaml")
+        parse(ClusterFile, HEAD + text, source="c.yaml")
     return str(caught.value)
 
 
 def test_nodes_inference_and_teams_are_read() -> None:
-    spec = load_cluster(
+    spec = parse(
+        ClusterFile,
         HEAD + "  nodes: [{name: a, count: 4, devices: 8, pricePerDeviceHour: 2.5}]\n"
         "  teams: [{name: vision, quota: 5}]\n"
-        "  inference: [{name: chat, load: day.csv, repeatInSeconds: 86400}]\n"
+        "  inference: [{name: chat, load: day.csv, repeatInSeconds: 86400}]\n",
+        source="c.yaml",
     ).spec
 
     assert spec.devices == 32

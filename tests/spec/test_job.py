@@ -7,8 +7,8 @@ import pytest
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.text import MOST_S
-from pliant.spec.job import core_limits, document_of_limits
-from pliant.spec.load import load, parse_limits
+from pliant.spec.job import ElasticJob, Limits, core_limits, document_of_limits
+from pliant.spec.load import check, parse
 
 JOB = """\
 apiVersion: pliant.dev/v1alpha1
@@ -21,12 +21,13 @@ spec:
 
 
 def test_a_job_file_sets_some_and_the_others_keep_the_default_of_the_core() -> None:
-    settings = JobSettings(**core_limits(load(JOB).spec.limits))
+    settings = JobSettings(**core_limits(parse(ElasticJob, JOB, source="job.yaml").spec.limits))
 
     assert (settings.timeouts.hang_s, settings.exit_s) == (90.0, 5.0)
     assert document_of_limits(settings) == {"hangInSeconds": 90.0, "exitInSeconds": 5.0}
-    assert JobSettings(**core_limits(parse_limits(document_of_limits(settings)))) == settings
-    assert JobSettings(**core_limits(parse_limits({}))) == JobSettings()
+    again = check(Limits, document_of_limits(settings), source="the limits")
+    assert JobSettings(**core_limits(again)) == settings
+    assert JobSettings(**core_limits(Limits())) == JobSettings()
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,9 @@ def test_no_time_is_so_long_that_the_job_cannot_be_resumed_or_told_to_agents(spe
     text = JOB.rpartition("  limits")[0] + f"  {spec}\n"
 
     with pytest.raises(ConfigError, match=r"InSeconds must be at most 1e\+09, not inf"):
-        load(text)
-    assert load(text.replace(".inf", f"{MOST_S}")).spec.command == ["train.py"]
+        parse(ElasticJob, text, source="job.yaml")
+    longest = text.replace(".inf", f"{MOST_S}")
+    assert parse(ElasticJob, longest, source="job.yaml").spec.command == ["train.py"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,6 @@ def test_an_impossible_limit_is_refused_in_a_sentence(
     fields: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_limits(fields, source="--limit")
+        check(Limits, fields, source="--limit")
 
     assert str(caught.value) == sentence

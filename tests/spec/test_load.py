@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.core.errors import ConfigError
-from pliant.spec.job import json_schema
-from pliant.spec.load import load, parse
+from pliant.spec.job import ElasticJob
+from pliant.spec.load import check, parse
 
 GOOD = """\
 apiVersion: pliant.dev/v1alpha1
@@ -22,9 +22,13 @@ spec:
 """
 
 
+def load(text: str) -> ElasticJob:
+    return parse(ElasticJob, text, source="job.yaml")
+
+
 def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(text, source="job.yaml")
+        load(text)
     return str(caught.value)
 
 
@@ -200,18 +204,18 @@ def test_any_text_loads_or_is_refused_in_one_line(text: str) -> None:
 @given(st.dictionaries(st.text(), st.integers(), min_size=1, max_size=3))
 def test_any_field_name_is_refused_in_one_line(values: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(values)
+        check(ElasticJob, values, source="the body")
 
     assert "\n" not in str(caught.value)
 
 
 def test_a_body_is_checked_like_a_file_but_has_no_lines() -> None:
     with pytest.raises(ConfigError, match="the body: apiVersion is missing"):
-        parse({})
+        check(ElasticJob, {}, source="the body")
 
 
 def test_the_schema_names_the_fields_as_yaml_does() -> None:
-    schema = json_schema()
+    schema = ElasticJob.model_json_schema(by_alias=True)
 
     assert set(schema["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
     assert "minReplicas" in schema["$defs"]["ElasticPolicy"]["properties"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pliant.core.errors import ConfigError
 from pliant.core.policy import decide as core
-from pliant.spec.job import json_schema
-from pliant.spec.load import load, parse_policy
+from pliant.spec.job import ElasticJob
+from pliant.spec.load import check, parse
 from pliant.spec.policy import (
     Backoff,
     ElasticPolicy,
@@ -54,6 +54,10 @@ values = st.fixed_dictionaries(
         "amortization": st.booleans() | st.just("yes"),
     },
 )
+
+
+def parse_policy(fields: dict[str, Any]) -> ElasticPolicy:
+    return check(ElasticPolicy, fields, source="the policy")
 
 
 def refusal(fields: dict[str, Any]) -> str:
@@ -126,7 +130,7 @@ def test_what_is_accepted_comes_back_as_it_was_and_the_rest_is_refused_in_one_li
 )
 def test_what_contradicts_itself_is_refused_with_its_line(fields: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(JOB % fields, source="job.yaml")
+        parse(ElasticJob, JOB % fields, source="job.yaml")
 
     assert re.sub(r"line \d", "line N", str(caught.value)) == f"job.yaml line N: {sentence}"
 
@@ -167,7 +171,7 @@ def test_changes_are_told_as_they_are_typed() -> None:
 
 
 def test_the_schema_describes_every_field_and_its_default() -> None:
-    schema = json_schema()["$defs"]
+    schema = ElasticJob.model_json_schema(by_alias=True)["$defs"]
     for name in ("ElasticPolicy", "Backoff"):
         for field in schema[name]["properties"].values():
             assert field["description"]

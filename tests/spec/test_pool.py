@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.spec.pool import devices_of, load_pool
+from pliant.spec.load import parse
+from pliant.spec.pool import PoolFile, devices_of
 
 GOOD = """\
 apiVersion: pliant.dev/v1alpha1
@@ -21,9 +22,13 @@ spec:
 """
 
 
+def load_pool(text: str) -> PoolFile:
+    return parse(PoolFile, text, source="pool.yaml")
+
+
 def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_pool(text, source="pool.yaml")
+        load_pool(text)
     return str(caught.value)
 
 

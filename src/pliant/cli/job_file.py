@@ -20,7 +20,7 @@ from pliant.machine.files import read_named
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
 from pliant.spec.job import ElasticJob
-from pliant.spec.load import load
+from pliant.spec.load import parse
 
 LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "lightning")
 """What starts scripts elsewhere."""
@@ -61,7 +61,7 @@ def read_command(target: str, arguments: list[str]) -> WhatToRun:
         raise ConfigError(
             f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
         )
-    job = load(read_named(path), source=target)
+    job = parse(ElasticJob, read_named(path), source=target)
     directory, words = path.absolute().parent, list(job.spec.command)
     beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
     if words[0] == MODULE:

@@ -24,9 +24,9 @@ from pliant.core.tenancy import PoolPlace
 from pliant.core.values import FromCheckpoint, Labels, TlsFiles
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
-from pliant.spec.load import parse_policy
+from pliant.spec.load import check
 from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.policy import core_policy
+from pliant.spec.policy import ElasticPolicy, core_policy
 from pliant.wire.bounds import LABEL, MOST_DEVICES, MOST_LABELS
 from pliant.wire.messages import WORK_OPTIONS
 
@@ -250,7 +250,8 @@ def policy_of(settings: Settings) -> Policy:
         fields["minReplicas"] = low.value
     if high.value is not None:
         fields["maxReplicas"] = high.value
-    return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
+    policy = check(ElasticPolicy, fields, source=settings["policy"].source)
+    return core_policy(policy, start.value)
 
 
 def register_of(settings: Settings) -> str | None:

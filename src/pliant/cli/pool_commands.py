@@ -76,9 +76,9 @@ from pliant.observe.pool_usage import BY, PoolUsage, UsageRow, usage_of
 from pliant.observe.reading import every
 from pliant.observe.runs import find_running
 from pliant.run import background
-from pliant.spec.load import place_of
+from pliant.spec.load import parse, place_of
 from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.pool import MOST_DEVICES, load_pool
+from pliant.spec.pool import MOST_DEVICES, PoolFile
 
 if TYPE_CHECKING:
     from pliant.run.pool_config import PoolConfig
@@ -189,7 +189,7 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     if group is not None and given["port"]:
         raise ConfigError("--group and --port: a pool that users share has no port; leave out one")
     source, text = path or "", "" if path is None else read_named(Path(path))
-    file = load_pool(text, source=source) if path else None
+    file = parse(PoolFile, text, source=source) if path else None
     place = place_of(text, "spec", "devices", source=source)
     number, names = devices_here(given["devices"], file.spec.devices if file else None, place=place)
     return PoolConfig(

@@ -24,8 +24,8 @@ from rich.text import Text
 from pliant.cli.arguments import Json, changes_of, some_seconds
 from pliant.cli.terminal import PlainConsole, draw, say, say_aside
 from pliant.core.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
-from pliant.spec.load import parse_policy
-from pliant.spec.policy import BOUNDS, core_policy
+from pliant.spec.load import check
+from pliant.spec.policy import BOUNDS, ElasticPolicy, core_policy
 
 if TYPE_CHECKING:  # no other command waits for the core's code
     from pliant.core.policy.decide import Policy
@@ -179,7 +179,7 @@ def _policy(assignments: list[str]) -> Policy:
     fields: dict[str, Any] = changes_of(assignments)
     if bound := next((name for name in fields if name in BOUNDS), None):
         raise ConfigError(f"--policy {bound}: the sizes of each job stand in the workload")
-    return core_policy(parse_policy(fields))
+    return core_policy(check(ElasticPolicy, fields, source="the policy"))
 
 
 def _run(

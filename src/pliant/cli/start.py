@@ -61,8 +61,8 @@ from pliant.run.hosting import refuse_second
 from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command, check_place
 from pliant.run.local import count_cores, run_job
 from pliant.run.separate import run_coordinator
-from pliant.spec.job import core_limits
-from pliant.spec.load import parse_limits
+from pliant.spec.job import Limits, core_limits
+from pliant.spec.load import check
 
 NOT_STARTED = "stopped before the job had started"
 
@@ -178,7 +178,7 @@ def _core_settings(settings: Settings) -> JobSettings:
     restarts, limit = settings["max_restarts"].value, settings["limit"]
     if restarts < 0:
         raise ConfigError(f"--max-restarts {restarts} must be at least 0")
-    limits = core_limits(parse_limits(limit.value, source=limit.source))
+    limits = core_limits(check(Limits, limit.value, source=limit.source))
     policy, placement = policy_of(settings), placement_of(settings)
     return JobSettings(policy=policy, placement=placement, restart_budget=restarts, **limits)
 

@@ -37,8 +37,8 @@ from pliant.http.client import NEXT
 from pliant.machine.event_loop import aside
 from pliant.observe.explain import Reasoned
 from pliant.observe.printed import PrintedUntil, printed_after, printers
-from pliant.spec.load import parse_policy
-from pliant.spec.policy import changes_in_words, document_of, merged, start_that_fits
+from pliant.spec.load import check
+from pliant.spec.policy import ElasticPolicy, changes_in_words, document_of, merged, start_that_fits
 from pliant.wire.messages import Work
 from pliant.wire.offers import Offer
 
@@ -155,7 +155,8 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
     async def set_policy(changes: dict[str, Any]) -> Accepted:
         """Change fields of the elastic policy; null sets a default.  422 if they contradict."""
         try:
-            wanted = parse_policy(merged(document_of(driver.core.policy), changes))
+            fields = merged(document_of(driver.core.policy), changes)
+            wanted = check(ElasticPolicy, fields, source="the policy")
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
         policy = start_that_fits(wanted, driver.core.policy.start_replicas)

@@ -24,9 +24,9 @@ from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.registry import StateDirectory
 from pliant.run.run_directory import holder_of
-from pliant.spec.job import core_limits, document_of_limits
-from pliant.spec.load import parse_limits, parse_policy
-from pliant.spec.policy import core_policy, fields_beside_bounds
+from pliant.spec.job import Limits, core_limits, document_of_limits
+from pliant.spec.load import check
+from pliant.spec.policy import ElasticPolicy, core_policy, fields_beside_bounds
 from pliant.wire.messages import WORK_OPTIONS, Work, WorkOptions
 
 SESSION_SHARE = 0.9
@@ -167,11 +167,12 @@ class JobConfig(WorkOptions):
         fields = dict(document.get("elastic_policy") or {})
         bounds = {f"{bound}Replicas": sizes.get(bound) for bound in ("min", "max")}
         fields |= {name: size for name, size in bounds.items() if size is not None}
-        policy = core_policy(parse_policy(fields), sizes.get("start"))
+        policy = core_policy(check(ElasticPolicy, fields, source="the policy"), sizes.get("start"))
         budget = document.get("max_restarts")
         given = {} if budget is None else {"restart_budget": budget}
         placement = PlacementRule.of(document.get("placement", "free"))
-        limits = core_limits(parse_limits(dict(document.get("limits") or {})))
+        said = dict(document.get("limits") or {})
+        limits = core_limits(check(Limits, said, source="the limits"))
         told = {name: document[name] for name in WORK_OPTIONS if name in document}
         return cls(
             name=name,

@@ -10,7 +10,7 @@ from pliant.core.policy.decide import Policy
 from pliant.machine.files import read_named
 from pliant.simulate import generate
 from pliant.simulate.simulation import SimulatedWorld
-from pliant.spec.cluster import load_cluster
+from pliant.spec.cluster import ClusterFile
 from pliant.spec.exported_jobs import (
     Export,
     is_kubernetes,
@@ -19,6 +19,7 @@ from pliant.spec.exported_jobs import (
     parse_kubernetes_jobs,
     parse_sacct,
 )
+from pliant.spec.load import parse
 from pliant.spec.pool import MOST_DEVICES
 from pliant.spec.trace import Change, parse_trace
 from pliant.spec.workload import parse_workload
@@ -42,7 +43,7 @@ def read_world(
     Raises:
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
     """
-    spec = load_cluster(read_named(cluster), source=str(cluster)).spec
+    spec = parse(ClusterFile, read_named(cluster), source=str(cluster)).spec
     found = read_workload(workload)
     jobs = found.jobs if elastic_from is None else made_elastic(found.jobs, least=elastic_from)
     nodes = {one.name: one.capacity for one in spec.nodes}

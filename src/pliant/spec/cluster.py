@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 
 from pliant.core.tenancy import CLASS_VALUES, DEFAULT_TEAM
 from pliant.core.text import MOST_S
-from pliant.spec.load import load_as
 from pliant.spec.model import Model, Seconds, check_name, impossible, refuse_twice
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, promised_too_much
 
@@ -120,8 +119,3 @@ class ClusterFile(Model):
     api_version: Literal["pliant.dev/v1alpha1"]
     kind: Literal["Cluster"]
     spec: ClusterSpec
-
-
-def load_cluster(text: str, *, source: str = "cluster file") -> ClusterFile:
-    """Parse a cluster's file, as for ``load_as``."""
-    return load_as(ClusterFile, text, source=source)

@@ -20,7 +20,7 @@ processes, ports or where a job runs; the elastic policy has a module of its own
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -30,7 +30,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import DEFAULT_POOL
-from pliant.spec.model import Model, SomeSeconds, check_name, impossible
+from pliant.spec.model import Model, SomeSeconds, check_name, core_fields, document, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
 _SETTINGS = JobSettings()
@@ -96,24 +96,14 @@ class Limits(Model):
 
 def core_limits(limits: Limits) -> dict[str, Any]:
     """Return the fields of the core's ``JobSettings`` that are limits."""
-    values = {_core_name(name): getattr(limits, name) for name in Limits.model_fields}
+    values = core_fields(limits)
     inner = {field.name: values.pop(field.name) for field in fields(Timeouts)}
     return {"timeouts": Timeouts(**inner), **values}
 
 
-def document_of_limits(settings: JobSettings) -> dict[str, float]:
+def document_of_limits(settings: JobSettings) -> dict[str, Any]:
     """Return the limits that have not their default, as a job file has them."""
-    document = {}
-    for name, field in Limits.model_fields.items():
-        core = _core_name(name)
-        owner = settings.timeouts if hasattr(settings.timeouts, core) else settings
-        if (value := getattr(owner, core)) != field.default:
-            document[str(field.alias)] = float(value)
-    return document
-
-
-def _core_name(name: str) -> str:
-    return f"{name.removesuffix('_in_seconds')}_s"
+    return document(Limits, {**asdict(settings), **asdict(settings.timeouts)}.__getitem__)
 
 
 class PlaceEntry(Model):
@@ -224,8 +214,3 @@ class ElasticJob(Model):
     kind: Literal["ElasticJob"]
     metadata: Metadata
     spec: JobSpec
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a job file, for editors, REST and the CRD."""
-    return ElasticJob.model_json_schema(by_alias=True)

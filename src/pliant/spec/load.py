@@ -1,4 +1,4 @@
-"""Reading a job file: every mistake becomes one sentence that names the line and the cure.
+"""Reading a file of ours: every mistake becomes one sentence that names the line and the cure.
 
 Owns the translation from YAML text and pydantic's errors to ``ConfigError``.  Knows nothing of
 what the fields mean.
@@ -6,7 +6,7 @@ what the fields mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -14,8 +14,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pliant.core.errors import ConfigError
-from pliant.spec.job import ElasticJob, Limits
-from pliant.spec.policy import ElasticPolicy
 
 Path = tuple[str | int, ...]
 
@@ -35,12 +33,7 @@ KINDS = {
 M = TypeVar("M", bound=BaseModel)
 
 
-def load(text: str, *, source: str = "job file") -> ElasticJob:
-    """Parse a job file, as for ``load_as``."""
-    return load_as(ElasticJob, text, source=source)
-
-
-def load_as(model: type[M], text: str, *, source: str) -> M:
+def parse(model: type[M], text: str, *, source: str) -> M:
     """Parse a file of one kind.
 
     Raises:
@@ -49,8 +42,7 @@ def load_as(model: type[M], text: str, *, source: str) -> M:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
-        lines = {} if root is None else dict(_lines(root, ()))
-        twice = next(_duplicates(root), None)
+        places = [] if root is None else list(_lines(root, ()))
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         place = "" if mark is None else f" line {mark.line + 1}"
@@ -58,11 +50,14 @@ def load_as(model: type[M], text: str, *, source: str) -> M:
         raise ConfigError(f"{source}{place} is not valid YAML{why}") from None
     except (ValueError, RecursionError) as error:  # an impossible date; an anchor inside itself
         raise ConfigError(f"{source} is not valid YAML: {error}") from None
-    if twice is not None:
-        raise ConfigError(f"{source} line {twice[1]}: the field {twice[0]} is given twice")
+    lines: dict[Path, int] = {}
+    for path, line in places:
+        if path in lines:  # YAML would silently take the last one
+            raise ConfigError(f"{source} line {line}: the field {path[-1]} is given twice")
+        lines[path] = line
     if not isinstance(values, dict):
         raise ConfigError(f"{source} must be a mapping that starts with apiVersion and kind")
-    return _checked(model, values, lines, source)
+    return check(model, values, source=source, lines=lines)
 
 
 def place_of(text: str, *path: str, source: str) -> str:
@@ -72,26 +67,15 @@ def place_of(text: str, *path: str, source: str) -> str:
     return f"{source if line is None else f'{source} line {line}'}: {'.'.join(path)}"
 
 
-def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
-    """Check a job that is data already; a mistake is a ``ConfigError`` as for ``load``."""
-    return _checked(ElasticJob, values, {}, source)
+def check(model: type[M], values: Any, *, source: str, lines: Mapping[Path, int] = {}) -> M:
+    """Check what is data already; ``lines`` says where each field stands in its file.
 
-
-def parse_policy(values: dict[str, Any], *, source: str = "the policy") -> ElasticPolicy:
-    """Check the fields of an elastic policy, as for ``parse``."""
-    return _checked(ElasticPolicy, values, {}, source)
-
-
-def parse_limits(values: dict[str, Any], *, source: str = "the limits") -> Limits:
-    """Check limits, as for ``parse``."""
-    return _checked(Limits, values, {}, source)
-
-
-def _checked(model: type[M], values: Any, lines: dict[Path, int], source: str) -> M:
-    """Say the first error of the most telling kind: an unknown field explains a missing one."""
+    Raises:
+        ConfigError: one sentence, as for ``parse``.
+    """
     try:
         return model.model_validate(values)
-    except ValidationError as error:
+    except ValidationError as error:  # an unknown field explains a missing one
         first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     path: Path = tuple(first["loc"])
     line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
@@ -169,17 +153,3 @@ def _lines(node: yaml.Node, path: Path) -> Iterator[tuple[Path, int]]:
         for index, value in enumerate(node.value):
             yield (*path, index), value.start_mark.line + 1
             yield from _lines(value, (*path, index))
-
-
-def _duplicates(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
-    """Yield fields given twice in one mapping; YAML would silently take the last one."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if str(key.value) in seen:
-                yield str(key.value), key.start_mark.line + 1
-            seen.add(str(key.value))
-            yield from _duplicates(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _duplicates(value)

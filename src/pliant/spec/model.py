@@ -1,12 +1,14 @@
 """What the models of all kinds of files share: how they are written, and how they refuse.
 
-Owns camel case outside, strictness, and names.  Knows nothing of any one kind.
+Owns camel case outside, strictness, and names; and the way from the fields of a model to those of
+a value of the core, and back.  Knows nothing of any one kind.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -55,3 +57,29 @@ def check_name(field: str) -> AfterValidator:
         return name
 
     return AfterValidator(checked)
+
+
+def core_fields(model: Model) -> dict[str, Any]:
+    """Return the values of a model by the core's names of its fields."""
+    return {_core_name(name): getattr(model, name) for name in type(model).model_fields}
+
+
+def document(
+    kind: type[Model], value_of: Callable[[str], Any], *, is_whole: bool = False
+) -> dict[str, Any]:
+    """Return the fields of a model as a file has them; unless whole, those that have not their
+    default.
+
+    ``value_of`` returns a value by the core's name of its field.
+    """
+    found = {}
+    for name, field in kind.model_fields.items():
+        value = value_of(_core_name(name))
+        if is_whole or value != field.default:
+            found[str(field.alias)] = value
+    return found
+
+
+def _core_name(name: str) -> str:
+    outer = name.removesuffix("_in_seconds")
+    return name if outer == name else f"{outer}_s"

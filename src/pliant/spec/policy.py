@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from pliant.core.errors import ConfigError
 from pliant.core.policy import decide as core
-from pliant.spec.model import Model, Seconds, impossible
+from pliant.spec.model import Model, Seconds, core_fields, document, impossible
 
 _BACKOFF = core.PolicyBackoff()
 _POLICY = core.Policy()
@@ -123,13 +124,11 @@ class ElasticPolicy(Model):
 
 def core_policy(policy: ElasticPolicy, start_replicas: int | None = None) -> core.Policy:
     """Return the same policy as the core has it; refuse a start size that it does not allow."""
-    values = {_core_name(name): getattr(policy, name) for name in ElasticPolicy.model_fields}
+    values = core_fields(policy)
     if policy.replica_discrete_values is not None:
         values["replica_discrete_values"] = tuple(policy.replica_discrete_values)
-    if (given := policy.backoff) is not None:
-        values["backoff"] = core.PolicyBackoff(
-            **{_core_name(name): getattr(given, name) for name in Backoff.model_fields}
-        )
+    if policy.backoff is not None:
+        values["backoff"] = core.PolicyBackoff(**core_fields(policy.backoff))
     return core.Policy(**values, start_replicas=start_replicas)
 
 
@@ -138,20 +137,13 @@ def document_of(policy: core.Policy, *, is_whole: bool = True) -> dict[str, Any]
 
     If not whole, without those that have their default.
     """
-    document: dict[str, Any] = {}
-    for name, field in ElasticPolicy.model_fields.items():
-        value = getattr(policy, _core_name(name))
-        if not is_whole and value == getattr(_POLICY, _core_name(name)):
-            continue
-        if isinstance(value, tuple):
-            value = list(value)
-        elif isinstance(value, core.PolicyBackoff):
-            value = {
-                str(inner.alias): getattr(value, _core_name(key))
-                for key, inner in Backoff.model_fields.items()
-            }
-        document[str(field.alias)] = value
-    return document
+    found = document(ElasticPolicy, partial(getattr, policy), is_whole=is_whole)
+    if policy.replica_discrete_values is not None:
+        found["replicaDiscreteValues"] = list(policy.replica_discrete_values)
+    if policy.backoff is not None:
+        value_of = partial(getattr, policy.backoff)
+        found["backoff"] = document(Backoff, value_of, is_whole=True)
+    return found
 
 
 def fields_beside_bounds(policy: core.Policy) -> dict[str, Any]:
@@ -193,8 +185,3 @@ def start_that_fits(policy: ElasticPolicy, start_replicas: int | None) -> core.P
         return core_policy(policy, start_replicas)
     except ConfigError:
         return core_policy(policy)
-
-
-def _core_name(name: str) -> str:
-    outer = name.removesuffix("_in_seconds")
-    return name if outer == name else f"{outer}_s"

@@ -27,7 +27,6 @@ from pliant.core.allocation.values import From
 from pliant.core.device_names import parse_devices
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import CLASS_VALUES, DEFAULT_POOL
-from pliant.spec.load import load_as
 from pliant.spec.model import Model, check_name, impossible, refuse_twice
 
 MOST_DEVICES = 100_000
@@ -144,11 +143,6 @@ class PoolFile(Model):
     kind: Literal["Pool"]
     metadata: PoolMetadata = Field(default_factory=PoolMetadata)
     spec: PoolSpec = Field(default_factory=PoolSpec)
-
-
-def load_pool(text: str, *, source: str = "pool file") -> PoolFile:
-    """Parse a pool's file, as for ``load_as``."""
-    return load_as(PoolFile, text, source=source)
 
 
 def devices_of(said: str | int, *, given: str) -> tuple[int, tuple[str, ...] | None]:
