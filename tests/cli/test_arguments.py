@@ -157,7 +157,7 @@ NOTHING: dict[str, Any] = {
     ],
 )
 def test_only_what_is_named_is_said(typed: dict[str, Any], said: dict[str, Any]) -> None:
-    assert rules_of(**{**NOTHING, **typed}) == said
+    assert rules_of(*{**NOTHING, **typed}.values()) == said
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_only_what_is_named_is_said(typed: dict[str, Any], said: dict[str, Any])
 )
 def test_what_contradicts_itself_is_refused(typed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        rules_of(**{**NOTHING, **typed})
+        rules_of(*{**NOTHING, **typed}.values())
 
     assert str(caught.value).startswith(sentence)
 

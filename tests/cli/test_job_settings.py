@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pliant.cli.job_settings import hosts_of, tls_of, workers_of
+from pliant.cli.job_settings import hosts_of, tls_of
 from pliant.cli.settings import resolve
 from pliant.core.errors import ConfigError
 from pliant.core.values import TlsFiles
@@ -75,10 +76,13 @@ def test_how_many_workers_a_replica_has_is_said_like_any_other_setting() -> None
     job = load(JOB.replace("  command", "  workersPerReplica: 4\n  command"))
     environ = {"PLIANT_WORKERS_PER_REPLICA": "3"}
 
-    assert workers_of(resolve({}, {}, None)) == 1
-    assert workers_of(resolve({}, {}, job)) == 4
-    assert workers_of(resolve({}, environ, job)) == 3
-    assert workers_of(resolve({"workers_per_replica": 2}, environ, job)) == 2
+    def workers_of(*places: Any) -> int:
+        return int(resolve(*places)["workers_per_replica"].value)
+
+    assert workers_of({}, {}, None) == 1
+    assert workers_of({}, {}, job) == 4
+    assert workers_of({}, environ, job) == 3
+    assert workers_of({"workers_per_replica": 2}, environ, job) == 2
 
 
 def test_over_how_many_hosts_a_replica_is_divided_is_said_like_any_other_setting() -> None:
@@ -93,6 +97,6 @@ def test_over_how_many_hosts_a_replica_is_divided_is_said_like_any_other_setting
 @pytest.mark.parametrize("count", [0, -1, 10_001])
 def test_a_replica_has_at_least_one_worker_and_no_more_than_a_node_devices(count: int) -> None:
     with pytest.raises(ConfigError) as caught:
-        workers_of(resolve({"workers_per_replica": count}, {}, None))
+        resolve({"workers_per_replica": count}, {}, None)
 
     assert str(caught.value) == f"--workers-per-replica {count} must be between 1 and 10000"

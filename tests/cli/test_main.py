@@ -141,7 +141,7 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["run", "--min", "3", "--max", "2", "here.py"], "--min 3 is greater than --max 2"),
         (["run", "--name", "A", "here.py"], "--name 'A' must be lower-case"),
         (["run", "--balance", "fast", "here.py"], "--balance fast must be one of even, speed"),
-        (["run", "--verify-every", "-1", "here.py"], "--verify-every must be at least 0"),
+        (["run", "--verify-every", "-1", "here.py"], "--verify-every -1 must be at least 0"),
         (["run", "--init", "gone.pt", "here.py"], "--init gone.pt does not exist"),
         (["run", "--out", "here.py/x", "here.py"], "here.py/x cannot be written: Not a directory"),
         (["run", "job.yaml"], "job.yaml cannot be read: No such file"),

@@ -60,7 +60,7 @@ EXPORTS = [
     ),
     (" line 2 has 2 fields; expected 5, as in line 1", f"{SACCT}7|{DAY}08:00:00\n"),
     (
-        " line 2: Start '8:10' is no time; expected one such as 2026-10-01T08:00:00, or Unknown",
+        " line 2: Start '8:10' is no time; expected one such as 2026-10-01T08:00:00",
         f"{SACCT}7|{DAY}08:00:00|8:10|Unknown|gres/gpu=8\n",
     ),
     (
@@ -104,7 +104,8 @@ EXPORTS = [
         ITEM.replace('gpu": 1', 'gpu": "half"'),
     ),
     (
-        ": items[0] (default/gpt): startTime 'soon' is no time; expected 2026-10-01T08:00:00Z",
+        ": items[0] (default/gpt): startTime 'soon' is no time; expected one such"
+        " as 2026-10-01T08:00:00",
         ITEM.replace("2026-10-01T08:10:00Z", "soon"),
     ),
     (

@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 import yaml
 from typer.core import TyperCommand
 
-from pliant.cli.help import job_names
+from pliant.cli.help import argument, job_names, option
 from pliant.core.device_names import cores_of
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import DEFAULT_POOL
@@ -226,79 +225,44 @@ def some_seconds(flag: str, text: str, otherwise: str = "") -> float:
 
 
 Job = Annotated[
-    str | None,
-    typer.Option(
-        "--job", metavar="NAME", help="Which job, if several run.", autocompletion=job_names
-    ),
+    str | None, option("--job NAME", "Which job, if several run.", autocompletion=job_names)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-LogJson = Annotated[
-    bool, typer.Option("--json", help="Print the event log's records as they come.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Look at the run in this directory instead."),
-]
+Json = Annotated[bool, option("--json", "Print JSON instead of text.")]
+LogJson = Annotated[bool, option("--json", "Print the event log's records as they come.")]
+Out = Annotated[Path | None, option("--out DIR", "Look at the run in this directory instead.")]
 TlsCa = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-ca",
-        metavar="FILE",
+    option(
+        "--tls-ca FILE",
+        "The coordinator speaks TLS; this CA signs its certificate.",
         envvar="PLIANT_TLS_CA",
-        show_envvar=False,
-        help="The coordinator speaks TLS; this CA signs its certificate.",
     ),
 ]
 TlsCertificate = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-certificate",
-        metavar="FILE",
+    option(
+        "--tls-certificate FILE",
+        "This host's, if the coordinator wants one.",
         envvar="PLIANT_TLS_CERTIFICATE",
-        show_envvar=False,
-        help="This host's, if the coordinator wants one.",
     ),
 ]
 TlsKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-key",
-        metavar="FILE",
-        envvar="PLIANT_TLS_KEY",
-        show_envvar=False,
-        help="Of that certificate.",
-    ),
+    Path | None, option("--tls-key FILE", "Of that certificate.", envvar="PLIANT_TLS_KEY")
 ]
 PoolName = Annotated[
-    str | None,
-    typer.Option(
-        "--pool",
-        metavar="NAME",
-        envvar="PLIANT_POOL",
-        show_envvar=False,
-        help="Which pool, if several run.",
-    ),
+    str | None, option("--pool NAME", "Which pool, if several run.", envvar="PLIANT_POOL")
 ]
-Detach = Annotated[
-    bool, typer.Option("--detach", help="Run in the background; follow it with status.")
-]
-Target = Annotated[str, typer.Argument(metavar="SCRIPT|-m MODULE|JOB.YAML", help="What to run.")]
+Detach = Annotated[bool, option("--detach", "Run in the background; follow it with status.")]
+Target = Annotated[str, argument("SCRIPT|-m MODULE|JOB.YAML", "What to run.")]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="ARGS",
-        help="The script's; behind -- if they look like options of pliant.",
-    ),
+    argument("ARGS", "The script's; behind -- if they look like options of pliant."),
 ]
 
 
-Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its number, or its name.")]
-Kind = Annotated[
-    str, typer.Option("--kind", metavar="KIND", help="Of which kind.  [default: the pool's first]")
-]
-Why = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why, for those who wait for it.")
-]
+Device = Annotated[str, argument("DEVICE", "Its number, or its name.")]
+Kind = Annotated[str, option("--kind KIND", "Of which kind.  [default: the pool's first]")]
+Why = Annotated[str, option("--reason TEXT", "Why, for those who wait for it.")]
 
 
 def devices_here(
@@ -339,36 +303,22 @@ def number_of(device: str, caller: Caller) -> int:
 ALL = "*"
 """No class is called so."""
 
-Team = Annotated[str, typer.Argument(metavar="TEAM", help="A new one, or one that is there.")]
-Quota = Annotated[
-    int | None, typer.Option("--quota", metavar="N", help="Devices that are its own.")
-]
-NoQuota = Annotated[bool, typer.Option("--no-quota", help="It has none, and may use all devices.")]
-BorrowLimit = Annotated[
-    int | None,
-    typer.Option("--borrow-limit", metavar="N", help="Idle devices beyond its quota."),
-]
-NoBorrowLimit = Annotated[
-    bool, typer.Option("--no-borrow-limit", help="It may use all that are idle.")
-]
+Team = Annotated[str, argument("TEAM", "A new one, or one that is there.")]
+Quota = Annotated[int | None, option("--quota N", "Devices that are its own.")]
+NoQuota = Annotated[bool, option("--no-quota", "It has none, and may use all devices.")]
+BorrowLimit = Annotated[int | None, option("--borrow-limit N", "Idle devices beyond its quota.")]
+NoBorrowLimit = Annotated[bool, option("--no-borrow-limit", "It may use all that are idle.")]
 Reclaim = Annotated[
     str | None,
-    typer.Option(
-        "--reclaim",
-        metavar="LowerPriority|SameTeam|Never",
-        help="Whom its claims may take devices from.",
-    ),
+    option("--reclaim LowerPriority|SameTeam|Never", "Whom its claims may take devices from."),
 ]
 ByClass = Annotated[
     list[str] | None,
-    typer.Option(
-        "--by", metavar="CLASS", help="Only claims of this class may.  Repeatable; '*': all may."
-    ),
+    option("--by CLASS", "Only claims of this class may.  Repeatable; '*': all may."),
 ]
 
 
 def rules_of(
-    *,
     quota: int | None,
     no_quota: bool,
     borrow_limit: int | None,
@@ -401,10 +351,8 @@ EVERYBODY = "*"
 
 ForUsers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--user",
-        metavar="USER",
-        help="For this user only.  Repeatable; '*': for everybody.  [default: as before]",
+    option(
+        "--user USER", "For this user only.  Repeatable; '*': for everybody.  [default: as before]"
     ),
 ]
 

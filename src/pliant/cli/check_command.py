@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import typer
-
 from pliant.cli.arguments import Arguments, Json, Target
+from pliant.cli.help import option
 from pliant.cli.job_file import read_command
 from pliant.cli.settings import SETTINGS
 from pliant.cli.terminal import print_json, say
@@ -46,15 +45,12 @@ PATIENCE_S, PATIENCE = 90.0, 6
 def check(
     target: Target,
     arguments: Arguments = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps of each history.")] = 20,
-    workers: Annotated[
-        int, typer.Option("--workers-per-replica", metavar="N", help="Processes of one replica.")
-    ] = 1,
+    steps: Annotated[int, option("--steps N", "Steps of each history.")] = 20,
+    workers: Annotated[int, option("--workers-per-replica N", "Processes of one replica.")] = 1,
     link: Annotated[
-        list[Path] | None,
-        typer.Option("--link", metavar="PATH", help="Not copied: it is only read.  Repeatable."),
+        list[Path] | None, option("--link PATH", "Not copied: it is only read.  Repeatable.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the directories.")] = False,
+    keep: Annotated[bool, option("--keep", "Keep the directories.")] = False,
     as_json: Json = False,
 ) -> int:
     """Say whether a script comes to the same alone and with replicas that join, die and resume.

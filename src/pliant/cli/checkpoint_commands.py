@@ -22,7 +22,7 @@ import typer
 from rich.table import Table
 
 from pliant.cli.arguments import Json
-from pliant.cli.help import CommandGroup
+from pliant.cli.help import CommandGroup, argument, option
 from pliant.cli.terminal import complain, draw, print_json, say
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.text import counted
@@ -40,17 +40,12 @@ app = typer.Typer(
     help="List, verify, prune, export and compare checkpoints.",
 )
 
-Root = Annotated[
-    str, typer.Argument(metavar="PLACE", help="Directory or URL that holds checkpoints.")
-]
-Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="A checkpoint, or what holds several: the newest.")
-]
+Root = Annotated[str, argument("PLACE", "Directory or URL that holds checkpoints.")]
+Place = Annotated[str, argument("PLACE", "A checkpoint, or what holds several: the newest.")]
 Option = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Passed to the storage; may be repeated."),
+    list[str] | None, option("--option KEY=VALUE", "Passed to the storage; may be repeated.")
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Read what may run code of whoever wrote it.")]
+Trust = Annotated[bool, option("--trust", "Read what may run code of whoever wrote it.")]
 
 
 def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
@@ -135,7 +130,7 @@ def show(place: Place, option: Option = None, trust: Trust = False, as_json: Jso
 @_with_engine
 def verify(
     place: Place,
-    every: Annotated[bool, typer.Option("--all", help="Every checkpoint of the place.")] = False,
+    every: Annotated[bool, option("--all", "Every checkpoint of the place.")] = False,
     option: Option = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -171,16 +166,11 @@ def verify(
 @_with_engine
 def prune(
     place: Root,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Newest ones that stay.")] = 3,
+    keep: Annotated[int, option("--keep N", "Newest ones that stay.")] = 3,
     milestones: Annotated[
-        str | None,
-        typer.Option(
-            "--milestones", metavar="N|N,N,...", help="Kept as well: every N steps, or these."
-        ),
+        str | None, option("--milestones N|N,N,...", "Kept as well: every N steps, or these.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Say what would go, and leave it.")] = False,
     option: Option = None,
     as_json: Json = False,
 ) -> int:
@@ -222,12 +212,10 @@ def prune(
 @_with_engine
 def export(
     place: Place,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The safetensors file to write.")],
-    under: Annotated[
-        str, typer.Option("--under", metavar="NAME", help="Which part of the checkpoint.")
-    ] = "model",
+    file: Annotated[Path, argument("FILE", "The safetensors file to write.")],
+    under: Annotated[str, option("--under NAME", "Which part of the checkpoint.")] = "model",
     repeat_tied: Annotated[
-        bool, typer.Option("--repeat-tied", help="Write a tied weight under each of its names.")
+        bool, option("--repeat-tied", "Write a tied weight under each of its names.")
     ] = False,
     option: Option = None,
     as_json: Json = False,
@@ -247,8 +235,8 @@ def export(
 @app.command("diff")
 @_with_engine
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another; either may be foreign.")],
+    a: Annotated[str, argument("A", "A checkpoint.")],
+    b: Annotated[str, argument("B", "Another; either may be foreign.")],
     option: Option = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -278,13 +266,9 @@ def diff(
 @_with_engine
 def bench(
     place: Root,
-    writers: Annotated[
-        int, typer.Option("--writers", metavar="N", help="Members that write at once.")
-    ] = 1,
-    megabytes: Annotated[
-        int, typer.Option("--mb", metavar="N", help="Size of the state, in MB.")
-    ] = 256,
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Saves to time.")] = 3,
+    writers: Annotated[int, option("--writers N", "Members that write at once.")] = 1,
+    megabytes: Annotated[int, option("--mb N", "Size of the state, in MB.")] = 256,
+    rounds: Annotated[int, option("--rounds N", "Saves to time.")] = 3,
     option: Option = None,
     as_json: Json = False,
 ) -> int:

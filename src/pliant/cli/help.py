@@ -12,16 +12,17 @@ that it can be undone.  The scripts for shells are Typer's.
 from __future__ import annotations
 
 import contextlib
-import io
+import inspect
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.completion import get_completion_inspect_parameters, shell_complete
+from typer._completion_shared import get_completion_script
+from typer.completion import get_completion_inspect_parameters
 from typer.core import TyperGroup
 
 from pliant.cli.terminal import say
@@ -31,6 +32,29 @@ from pliant.machine import run_files
 from pliant.machine.files import make_private_directory, replace_file
 from pliant.machine.registry import StateDirectory
 from pliant.observe.runs import find_run, known_runs
+
+
+def option(spelt: str, help: str, **more: Any) -> Any:
+    """Declare an option as help pages spell it: ``--job NAME``, ``-f --follow``."""
+    *flags, last = spelt.split()
+    if last.startswith("-"):
+        return typer.Option(*flags, last, help=help, **more)
+    return typer.Option(*flags, metavar=last, help=help, show_envvar=False, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Declare an argument."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
+def with_parameters(
+    function: Callable[..., int], parameters: Iterable[inspect.Parameter]
+) -> Callable[..., int]:
+    """Let the parser see these parameters in place of those of a function; return the function."""
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    vars(function)["__signature__"] = inspect.Signature(named)
+    return function
+
 
 WHOLE = 1_000
 """Characters of a command's first sentence that are shown: all of them."""
@@ -90,9 +114,7 @@ PLACES = (_HERE.parents[1] / "docs", _HERE.parents[3] / "docs")
 
 
 def docs(
-    page: Annotated[
-        str | None, typer.Argument(metavar="PAGE", help="Its name, e.g. bring-your-script.")
-    ] = None,
+    page: Annotated[str | None, argument("PAGE", "Its name, e.g. bring-your-script.")] = None,
 ) -> int:
     """Show a page of the documentation; without a name, list them."""
     place = next(filter(Path.is_dir, PLACES), PLACES[0])
@@ -113,10 +135,7 @@ MARK = "# pliant completion"
 
 SHELLS = ("bash", "zsh", "fish")
 
-Shell = Annotated[
-    str | None,
-    typer.Argument(metavar="SHELL", help="bash, zsh or fish.  [default: that of $SHELL]"),
-]
+Shell = Annotated[str | None, argument("SHELL", "bash, zsh or fish.  [default: that of $SHELL]")]
 
 app = typer.Typer(
     name="completion",
@@ -159,13 +178,13 @@ class CompletionPlaces:
 
 
 @app.command("install")
-def install(ctx: typer.Context, shell: Shell = None) -> int:
+def install(shell: Shell = None) -> int:
     """Install it for your shell; says what it did, and how to undo it."""
     shell = _shell(shell)
     places = CompletionPlaces.of(shell, os.environ)
     with _one_sentence():
         make_private_directory(places.script.parent)
-        replace_file(places.script, script_of(shell, ctx.find_root().command).encode())
+        replace_file(places.script, script_of(shell).encode())
         done = f"wrote {places.script}"
         if places.startup is not None and _add_line(places.startup, places.line):
             done += f", and added a line to {places.startup} that reads it"
@@ -188,19 +207,15 @@ def uninstall(shell: Shell = None) -> int:
 
 
 @app.command("show")
-def show(ctx: typer.Context, shell: Shell = None) -> int:
+def show(shell: Shell = None) -> int:
     """Print the script, to put it somewhere yourself."""
-    print(script_of(_shell(shell), ctx.find_root().command))
+    print(script_of(_shell(shell)))
     return EXIT_OK
 
 
-def script_of(shell: str, program: Any) -> str:
-    """Return what a shell has to read; ``program`` is the whole command line."""
-    prepare()
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        shell_complete(program, {}, PROGRAM, VARIABLE, f"source_{shell}")
-    return text.getvalue()
+def script_of(shell: str) -> str:
+    """Return what a shell has to read."""
+    return get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell) + "\n"
 
 
 def prepare() -> None:

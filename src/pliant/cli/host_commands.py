@@ -23,7 +23,7 @@ from rich.text import Text
 
 from pliant.agent.uplink import FORBIDDEN
 from pliant.cli.arguments import Json, TlsCa, TlsCertificate, TlsKey
-from pliant.cli.help import CommandGroup
+from pliant.cli.help import CommandGroup, argument, option
 from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import draw, print_json, say
 from pliant.cli.which_job import require_join
@@ -60,22 +60,16 @@ COLOURS = {Verdict.OK: "green", Verdict.CAUTION: "yellow", Verdict.OBSTACLE: "re
 def doctor(
     join: Annotated[
         str | None,
-        typer.Option(
-            "--join",
-            metavar="PLACE",
-            help="A coordinator that is to be reached, or several places, as agents name them.",
+        option(
+            "--join PLACE",
+            "A coordinator that is to be reached, or several places, as agents name them.",
         ),
     ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Of that coordinator."),
-    ] = None,
+    token_file: Annotated[Path | None, option("--token-file FILE", "Of that coordinator.")] = None,
     interface: Annotated[
         str | None,
-        typer.Option(
-            "--interface",
-            metavar="ADDRESS|NAME",
-            help="Where other hosts are to reach the replicas of this one.",
+        option(
+            "--interface ADDRESS|NAME", "Where other hosts are to reach the replicas of this one."
         ),
     ] = None,
     tls_ca: TlsCa = None,
@@ -85,7 +79,8 @@ def doctor(
 ) -> int:
     """Say whether this host can take part in a job, and what to do where it cannot."""
     if join is None:
-        require_join(token_file, tls_ca, tls_certificate, tls_key)
+        tls_given = {"tls_ca": tls_ca, "tls_certificate": tls_certificate, "tls_key": tls_key}
+        require_join(token_file=token_file, **tls_given)
     token = None if token_file is None else read_token(token_file)
     tls = tls_files(tls_ca, tls_certificate, tls_key)
     found = findings(_seen_here(join, token, interface, tls))
@@ -171,16 +166,20 @@ def _address(places: list[str], interface: str | None) -> tuple[str, str]:
 
 def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> CoordinatorLook:
     """Connect to a coordinator and ask it something."""
+
+    def unfit(obstacle: str, *, is_about_files: bool = False) -> CoordinatorLook:
+        return CoordinatorLook(place=place, obstacle=obstacle, is_about_files=is_about_files)
+
     try:
         host, port = place_of(place)
         url = rest_url(place, tls)
         address = resolved(host, "--join")
     except ConfigError as error:
-        return CoordinatorLook(place=place, obstacle=str(error))
+        return unfit(str(error))
     port = port or (443 if url.startswith("https") else 80)
     obstacle, answer_s = host_look.connect_obstacle(address, port)
     if obstacle:
-        return CoordinatorLook(place=place, obstacle=obstacle)
+        return unfit(obstacle)
     header = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         with httpx.Client(
@@ -195,19 +194,16 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             status = client.get("/v1/status")
             nodes = client.get("/v1/nodes")
     except ConfigError as error:
-        return CoordinatorLook(place=place, obstacle=str(error), is_about_files=True)
+        return unfit(str(error), is_about_files=True)
     except httpx.HTTPError as error:
         if (fault := fault_of_tls(error, url, tls)) is not None:
-            return CoordinatorLook(place=place, obstacle=fault, is_about_files=True)
-        sentence = f"it answers, but no coordinator: {error}"
-        return CoordinatorLook(place=place, obstacle=sentence)
+            return unfit(fault, is_about_files=True)
+        return unfit(f"it answers, but no coordinator: {error}")
     if health.status_code == NEEDS_TLS:
-        sentence = refusal(health, "coordinator")
-        return CoordinatorLook(place=place, obstacle=sentence, is_about_files=True)
+        return unfit(refusal(health, "coordinator"), is_about_files=True)
     for answer in (health, status):
         if not answer.is_success and (answer is health or answer.status_code not in KNOWN):
-            sentence = f"it answers, but no coordinator (status {answer.status_code})"
-            return CoordinatorLook(place=place, obstacle=sentence)
+            return unfit(f"it answers, but no coordinator (status {answer.status_code})")
     said = "" if token is None else "refused" if status.status_code in FORBIDDEN else "taken"
     return CoordinatorLook(
         place=place,
@@ -258,19 +254,17 @@ def certs() -> None:
 def make(
     hosts: Annotated[
         list[str],
-        typer.Argument(
-            metavar="HOST[,NAME|ADDRESS...]...",
-            help="Each host, by all names and addresses by which others reach it.",
+        argument(
+            "HOST[,NAME|ADDRESS...]...",
+            "Each host, by all names and addresses by which others reach it.",
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where they go; a CA there is used again.")
-    ] = Path("certs"),
-    days: Annotated[
-        int, typer.Option("--days", metavar="N", help="How long they are valid.")
-    ] = 365,
+    out: Annotated[Path, option("--out DIR", "Where they go; a CA there is used again.")] = Path(
+        "certs"
+    ),
+    days: Annotated[int, option("--days N", "How long they are valid.")] = 365,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Replace those of these hosts.  The CA stays.")
+        bool, option("--renew", "Replace those of these hosts.  The CA stays.")
     ] = False,
     as_json: Json = False,
 ) -> int:

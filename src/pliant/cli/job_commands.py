@@ -21,7 +21,7 @@ import typer
 
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import Job, Json, Out, changes_of, some_seconds, state_directory
-from pliant.cli.help import CommandGroup, replica_names, worker_names
+from pliant.cli.help import CommandGroup, argument, option, replica_names, worker_names
 from pliant.cli.terminal import draw, print_json, say, say_aside
 from pliant.cli.which_job import JobPlace, ask_job, from_any_host
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
@@ -34,20 +34,12 @@ from pliant.machine.registry import Handle, Served, any_pool, running_jobs
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history
-from pliant.observe.pool_history import Move, moves_of
+from pliant.observe.log import Record
+from pliant.observe.pool_history import moves_of
 from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers, workers_of
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, goes_on
-from pliant.observe.status_facts import (
-    apart_line,
-    hosts_lines,
-    hosts_of_replica,
-    nonfinite_line,
-    placed,
-    placed_line,
-    silent_line,
-    slow_line,
-)
+from pliant.observe.status_facts import hosts_of_replica, placed, placed_line
 
 AUDIT_S = 660.0
 """Longest wait for an audit elsewhere, in seconds: more than it may take there."""
@@ -86,53 +78,47 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
 
 @from_any_host
 def scale(
-    target: Annotated[int, typer.Argument(metavar="N", help="Replicas wanted.")],
+    target: Annotated[int, argument("N", "Replicas wanted.")],
     job: Job = None,
     as_json: Json = False,
 ) -> int:
     """Ask for a number of replicas; the job resizes while it trains."""
     if target < 1:
         raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
-    return _answer(ask_job(job, "POST", "scale", {"target": target}), as_json=as_json)
+    return answer(ask_job(job, "POST", "scale", {"target": target}), as_json=as_json)
 
 
 @from_any_host
 def drain(
     replica: Annotated[
-        str,
-        typer.Argument(
-            metavar="REPLICA", help="Who leaves, e.g. r3.", autocompletion=replica_names
-        ),
+        str, argument("REPLICA", "Who leaves, e.g. r3.", autocompletion=replica_names)
     ],
-    notice: Annotated[
-        str, typer.Option("--notice", metavar="TIME", help="Time it has, e.g. 30s.")
-    ] = "30s",
+    notice: Annotated[str, option("--notice TIME", "Time it has, e.g. 30s.")] = "30s",
     job: Job = None,
     as_json: Json = False,
 ) -> int:
     """Let a replica leave at a step boundary; the target falls by one."""
     notice_s = some_seconds("--notice", notice, "; pliant kill gives no notice")
-    answer = ask_job(job, "POST", f"replicas/{replica}/drain", {"notice_s": notice_s})
-    return _answer(answer, as_json=as_json)
+    said = ask_job(job, "POST", f"replicas/{replica}/drain", {"notice_s": notice_s})
+    return answer(said, as_json=as_json)
 
 
 @from_any_host
 def kill(
     replica: Annotated[
-        str,
-        typer.Argument(metavar="REPLICA", help="Who dies, e.g. r2.", autocompletion=replica_names),
+        str, argument("REPLICA", "Who dies, e.g. r2.", autocompletion=replica_names)
     ],
     job: Job = None,
     as_json: Json = False,
 ) -> int:
     """Kill a replica as a fault would; it is replaced under a new name."""
-    return _answer(ask_job(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
+    return answer(ask_job(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
 
 
 @from_any_host
 def stop(
     now: Annotated[
-        bool, typer.Option("--now", help="End it at once, whatever it does; nothing is saved.")
+        bool, option("--now", "End it at once, whatever it does; nothing is saved.")
     ] = False,
     job: Job = None,
     as_json: Json = False,
@@ -152,10 +138,9 @@ def explain(
     job: Job = None,
     of_pool: Annotated[
         str | None,
-        typer.Option(
-            "--pool",
-            metavar="[NAME]",
-            help="Who took what from whom in this pool instead.  [name: default, or the only one]",
+        option(
+            "--pool [NAME]",
+            "Who took what from whom in this pool instead.  [name: default, or the only one]",
         ),
     ] = None,
     out: Out = None,
@@ -166,19 +151,17 @@ def explain(
         return _explain_pool(of_pool, out, as_json=as_json)
     history = _history_of(job, out)
     board = history.board
-    found, bad, where = history.explained, board.nonfinite, placed(board.about, board.living)
+    found, where = history.explained, placed(board.about, board.living)
+    doubts: dict[str, Any] = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
+    doubts |= {"hosts": board.hosts, "nonfinite": board.nonfinite}
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
-        facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
-        doubts = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
-        more = {**doubts, "hosts": board.hosts, "placed": where, "start": found.start}
-        more["aside"] = found.aside
-        return print_json({"decisions": reasons, **facts, **more})
+        facts = {"checkpoints": found.interval, "pool": found.pool, "start": found.start}
+        more = {"placed": where, "aside": found.aside}
+        return print_json({"decisions": reasons, **facts, **doubts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
-    wrong = [] if bad is None else [nonfinite_line(bad)]
-    wrong += [*map(apart_line, board.apart), *map(silent_line, board.silent)]
-    wrong += [*map(slow_line, board.slow), *hosts_lines(board.hosts)]
+    wrong = [text.plain for text in screens.doubts(doubts)]
     here = None if where is None else placed_line(where)
     for sentence in (found.pool, found.interval, here, found.start, found.aside, *wrong):
         if sentence is not None:
@@ -190,13 +173,13 @@ def explain(
 def logs(
     replica: Annotated[
         str | None,
-        typer.Argument(
-            metavar="REPLICA",
-            help="Whose output: r1, all its workers; r1.0, one of several.",
+        argument(
+            "REPLICA",
+            "Whose output: r1, all its workers; r1.0, one of several.",
             autocompletion=worker_names,
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
+    follow: Annotated[bool, option("-f --follow", "Wait for more.")] = False,
     job: Job = None,
     out: Out = None,
     as_json: Json = False,
@@ -249,15 +232,14 @@ def show_policy(job: Job = None, as_json: Json = False) -> int:
 @from_any_host
 def set_policy(
     fields: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY=VALUE", help="E.g. maxReplicas=6; none sets the default."),
+        list[str], argument("KEY=VALUE", "E.g. maxReplicas=6; none sets the default.")
     ],
     job: Job = None,
     as_json: Json = False,
 ) -> int:
     """Change fields of the policy; what contradicts itself changes nothing."""
-    answer = ask_job(job, "PATCH", "policy", changes_of(fields))
-    return _ending(answer, as_json=as_json)
+    said = ask_job(job, "PATCH", "policy", changes_of(fields))
+    return _ending(said, as_json=as_json)
 
 
 def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
@@ -275,15 +257,22 @@ def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
 def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     """Tell who took what from whom; of a pool that does not run, by its directory."""
     if out is None:
-        pool = _pool_called(name)
-        out = pool.out
-        if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
-            moves = moves_of(Caller(pool).pages())  # its log is its owner's to read
-            return _show_moves(moves, as_json=as_json)
-    elif not run_files.holds_run(out):
+        records = records_of(_pool_called(name))
+    elif run_files.holds_run(out):
+        records = every(run_files.event_log(out))
+    else:
         raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
-    moves = moves_of(every(run_files.event_log(out)))
-    return _show_moves(moves, as_json=as_json)
+    moves = moves_of(records)
+    if as_json:
+        return print_json({"moves": [asdict(move) for move in moves]})
+    return draw(screens.moves_table(moves) if moves else "nothing has happened yet")
+
+
+def records_of(pool: Served) -> Iterable[Record]:
+    """Return what the log of a pool that runs has; that of another user is asked for."""
+    if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
+        return Caller(pool).pages()
+    return every(run_files.event_log(pool.out))
 
 
 def _pool_called(name: str) -> Served:
@@ -296,13 +285,8 @@ def _pool_called(name: str) -> Served:
         return any_pool(None, state_directory())
 
 
-def _show_moves(moves: list[Move], *, as_json: bool) -> int:
-    if as_json:
-        return print_json({"moves": [asdict(move) for move in moves]})
-    return draw(screens.moves_table(moves) if moves else "nothing has happened yet")
-
-
-def _answer(values: dict[str, Any], *, as_json: bool) -> int:
+def answer(values: dict[str, Any], *, as_json: bool) -> int:
+    """Print what a job or a pool has answered to a request; return the exit code."""
     if as_json:
         return print_json(values)
     sentence = str(values.get("reason") or "accepted")
@@ -313,7 +297,7 @@ def _answer(values: dict[str, Any], *, as_json: bool) -> int:
 
 def _ending(values: dict[str, Any], *, as_json: bool) -> int:
     """Answer without the target: the job ends whatever that is."""
-    return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
+    return answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
 
 
 def show_status(job: JobPlace, *, as_json: bool) -> int:

@@ -7,19 +7,17 @@ from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pliant.agent.node_facts import GRACE_S
 from pliant.cli.arguments import seconds, some_seconds
-from pliant.cli.settings import BOUNDS, Resolved, Settings
+from pliant.cli.settings import BOUNDS, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.core.placement import PlacementRule
 from pliant.core.policy.decide import Policy
-from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import FromCheckpoint, Labels, TlsFiles
 from pliant.machine.named_modules import name_of
@@ -27,22 +25,8 @@ from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
 from pliant.spec.load import check
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import ElasticPolicy, core_policy
-from pliant.wire.bounds import LABEL, MOST_DEVICES, MOST_LABELS
+from pliant.wire.bounds import LABEL, MOST_LABELS
 from pliant.wire.messages import WORK_OPTIONS
-
-W = TypeVar("W", bound=StrEnum)
-
-
-def workers_of(settings: Settings) -> int:
-    """Return how many processes a replica has.
-
-    Raises:
-        ConfigError: none, or more than a node can have devices.
-    """
-    given = settings["workers_per_replica"]
-    if not 1 <= given.value <= MOST_DEVICES:
-        raise ConfigError(f"{given.given} must be between 1 and {MOST_DEVICES}")
-    return int(given.value)
 
 
 def hosts_of(settings: Settings) -> int:
@@ -52,9 +36,7 @@ def hosts_of(settings: Settings) -> int:
         ConfigError: they cannot be, or not evenly, or the job is in a pool.
     """
     given, workers = settings["hosts_per_replica"], settings["workers_per_replica"]
-    if given.value < 1:
-        raise ConfigError(f"{given.given} must be at least 1")
-    if workers_of(settings) % given.value:
+    if workers.value % given.value:
         raise ConfigError(
             f"{given.given} does not divide {workers.given}: each host of a replica has as many of "
             "its workers as the others"
@@ -62,20 +44,6 @@ def hosts_of(settings: Settings) -> int:
     if given.value > 1 and settings["pool"].value is not None:
         raise ConfigError(f"a pool is of one host; leave out either --pool or {given.given}")
     return int(given.value)
-
-
-def from_checkpoint_of(settings: Settings) -> FromCheckpoint:
-    """Return what to do with checkpoints that lie where the script keeps its own.
-
-    Raises:
-        ConfigError: there is no such way, or it contradicts that the run goes on.
-    """
-    said, resume = settings["from_checkpoint"], settings["resume"]
-    chosen = _one_of(FromCheckpoint, said)
-    is_asked = resume.value and resume.source != "default"  # else a coordinator follows another
-    if chosen is FromCheckpoint.NEVER and is_asked:
-        raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
-    return chosen
 
 
 def session_limit_of(settings: Settings) -> float | None:
@@ -98,44 +66,18 @@ def grace_of(settings: Settings) -> float:
     return GRACE_S if given.value is None else seconds(given.source, str(given.value))
 
 
-def verify_every_of(settings: Settings) -> int:
-    """Return the steps between two comparisons of the whole state; 0: none.
-
-    Raises:
-        ConfigError: it is negative.
-    """
-    given = settings["verify_every"]
-    steps: int = given.value
-    if steps < 0:
-        raise ConfigError(f"{given.source} must be at least 0 (never), not {steps}")
-    return steps
-
-
-def _one_of(words: type[W], said: Resolved) -> W:
-    try:
-        return words(said.value)
-    except ValueError:
-        raise ConfigError(f"{said.given} must be one of {', '.join(words)}") from None
-
-
-CHECKED: Mapping[str, Callable[[Settings], object]] = {
-    "from_checkpoint": from_checkpoint_of,
-    "workers_per_replica": workers_of,
-    "balance": lambda settings: _one_of(Balance, settings["balance"]),
-    "hosts_per_replica": hosts_of,
-    "verify_every": verify_every_of,
-}
-"""What reads an option of the work that has a rule of its own, in the order of the refusals."""
-
-
 def work_options_of(settings: Settings) -> dict[str, Any]:
     """Return the options that agents and sessions read (``wire.messages.WorkOptions``), by name.
 
     Raises:
-        ConfigError: one of them cannot be, or contradicts another.
+        ConfigError: one of them contradicts another.
     """
-    checked = {name: read(settings) for name, read in CHECKED.items()}
-    return {name: settings[name].value for name in WORK_OPTIONS} | checked
+    said, resume = settings["from_checkpoint"], settings["resume"]
+    is_asked = resume.value and resume.source != "default"  # else a coordinator follows another
+    if said.value is FromCheckpoint.NEVER and is_asked:
+        raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
+    hosts_of(settings)
+    return {name: settings[name].value for name in WORK_OPTIONS}
 
 
 def placement_of(settings: Settings) -> PlacementRule:
@@ -229,13 +171,10 @@ def policy_of(settings: Settings) -> Policy:
     """Return the core's policy; contradicting bounds are named by the flags that people typed.
 
     Raises:
-        ConfigError: the sizes are not positive, or contradict each other.
+        ConfigError: the sizes contradict each other.
     """
     low, high = settings["min_replicas"], settings["max_replicas"]
     start = settings["start_replicas"]
-    for size in (low, high, start):
-        if size.value is not None and size.value < 1:
-            raise ConfigError(f"{size.given} must be at least 1")
     if high.value is not None and low.value > high.value:
         raise ConfigError(f"{low.given} is greater than {high.given}")
     if start.value is not None and start.value < low.value:

@@ -45,7 +45,7 @@ from pliant.cli.arguments import (
     state_directory,
     users_of,
 )
-from pliant.cli.help import CommandGroup
+from pliant.cli.help import CommandGroup, argument, option
 from pliant.cli.screens import clock, job_panel
 from pliant.cli.terminal import (
     PlainConsole,
@@ -95,52 +95,38 @@ app = typer.Typer(
 def start(
     devices: Annotated[
         str | None,
-        typer.Option(
-            "--devices",
-            metavar="N|KIND:LIST",
-            help="How many there are, or which: cuda:0-3, cpu:0-3,4-7, two kinds with +."
+        option(
+            "--devices N|KIND:LIST",
+            "How many there are, or which: cuda:0-3, cpu:0-3,4-7, two kinds with +."
             "  [default: accelerators, or cores]",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="[default: default]")
-    ] = None,
+    name: Annotated[str | None, option("--name NAME", "[default: default]")] = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="POOL.YAML", help="Its teams, quotas and classes."),
+        Path | None, option("--config POOL.YAML", "Its teams, quotas and classes.")
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(
-            "--capacity",
-            metavar="file:PATH|trace:FILE",
-            help="Follow a number in a file, or replay a trace; N at most.",
+        option(
+            "--capacity file:PATH|trace:FILE",
+            "Follow a number in a file, or replay a trace; N at most.",
         ),
     ] = None,
     time_scale: Annotated[
-        float | None,
-        typer.Option(
-            "--time-scale", metavar="X", help="Replay it so many times as fast.  [default: 1]"
-        ),
+        float | None, option("--time-scale X", "Replay it so many times as fast.  [default: 1]")
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            help="Share it with the users of this group.  [default: with nobody]",
-        ),
+        option("--group GROUP", "Share it with the users of this group.  [default: with nobody]"),
     ] = None,
     forget: Annotated[
-        bool,
-        typer.Option("--forget", help="Begin without the quotas and classes that were set before."),
+        bool, option("--forget", "Begin without the quotas and classes that were set before.")
     ] = False,
     port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
+        int | None, option("--port N", "Port of the REST interface.  [default: any]")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Run in the background; end it with pool stop.")
+        bool, option("--detach", "Run in the background; end it with pool stop.")
     ] = False,
     as_json: LogJson = False,
 ) -> int:
@@ -220,7 +206,7 @@ def status(which: PoolName = None, as_json: Json = False) -> int:
 
 @app.command("set")
 def set_devices(
-    devices: Annotated[int, typer.Option("--devices", metavar="N", help="How many there are.")],
+    devices: Annotated[int, option("--devices N", "How many there are.")],
     which: PoolName = None,
     as_json: Json = False,
 ) -> int:
@@ -240,7 +226,7 @@ def set_team(
     reclaim: Reclaim = None,
     by: ByClass = None,
     user: ForUsers = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Forget the team.")] = False,
+    remove: Annotated[bool, option("--remove", "Forget the team.")] = False,
     which: PoolName = None,
     as_json: Json = False,
 ) -> int:
@@ -251,24 +237,15 @@ def set_team(
     path = f"/v1/teams/{_checked('team', team)}"
     if remove:
         return _wish(which, "DELETE", path, as_json=as_json)
-    rules = rules_of(
-        quota=quota,
-        no_quota=no_quota,
-        borrow_limit=borrow_limit,
-        no_borrow_limit=no_borrow_limit,
-        reclaim=reclaim,
-        by=by,
-    )
+    rules = rules_of(quota, no_quota, borrow_limit, no_borrow_limit, reclaim, by)
     body = {"name": team, **rules, **users_of(user)}
     return _wish(which, "PUT", path, body, as_json=as_json)
 
 
 @app.command("set-class")
 def set_class(
-    priority: Annotated[str, typer.Argument(metavar="CLASS", help="A priority class.")],
-    value: Annotated[
-        int, typer.Option("--value", metavar="N", help="The higher goes first; normal is 0.")
-    ],
+    priority: Annotated[str, argument("CLASS", "A priority class.")],
+    value: Annotated[int, option("--value N", "The higher goes first; normal is 0.")],
     user: ForUsers = None,
     which: PoolName = None,
     as_json: Json = False,
@@ -298,9 +275,7 @@ def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Jso
 
 @app.command("release")
 def release(
-    claim_name: Annotated[
-        str, typer.Argument(metavar="CLAIM", help="As pool status calls it, e.g. ada/gpt.")
-    ],
+    claim_name: Annotated[str, argument("CLAIM", "As pool status calls it, e.g. ada/gpt.")],
     which: PoolName = None,
     as_json: Json = False,
 ) -> int:
@@ -314,42 +289,27 @@ def stop(which: PoolName = None, as_json: Json = False) -> int:
     pool = any_pool(which, state_directory())
     values = Caller(pool).ask("POST", "/v1/stop")
     wait_for_end(pool)
-    return _answer(values, as_json=as_json)
+    return job_commands.answer(values, as_json=as_json)
 
 
 def claim(
-    devices: Annotated[int, typer.Argument(metavar="N", help="Devices wanted, all at once.")],
+    devices: Annotated[int, argument("N", "Devices wanted, all at once.")],
     command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- COMMAND...", help="Run it with PLIANT_DEVICES set."),
+        list[str] | None, argument("-- COMMAND...", "Run it with PLIANT_DEVICES set.")
     ] = None,
     for_: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="Give them back then.  [default: Ctrl-C, or its end]"
-        ),
+        str | None, option("--for TIME", "Give them back then.  [default: Ctrl-C, or its end]")
     ] = None,
-    priority: Annotated[
-        str, typer.Option("--priority", metavar="CLASS", help="How important it is.")
-    ] = DEFAULT_CLASS,
-    team: Annotated[
-        str, typer.Option("--team", metavar="NAME", help="Whose quota it uses.")
-    ] = DEFAULT_TEAM,
+    priority: Annotated[str, option("--priority CLASS", "How important it is.")] = DEFAULT_CLASS,
+    team: Annotated[str, option("--team NAME", "Whose quota it uses.")] = DEFAULT_TEAM,
     kind: Kind = "",
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]")
-    ] = None,
+    wait: Annotated[str | None, option("--wait TIME", "Give up then.  [default: never]")] = None,
     notice: Annotated[
-        str,
-        typer.Option(
-            "--notice", metavar="TIME", help="What COMMAND gets to end if they are taken back."
-        ),
+        str, option("--notice TIME", "What COMMAND gets to end if they are taken back.")
     ] = "30s",
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="[default: claim-PID]")
-    ] = None,
+    name: Annotated[str | None, option("--name NAME", "[default: claim-PID]")] = None,
     of_pool: PoolName = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each change as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "Print each change as JSON.")] = False,
 ) -> int:
     """Hold devices of the pool for a while, or for a command."""
     from pliant.run.pool_claim import ClaimConfig, run_claim
@@ -380,7 +340,7 @@ def claim(
 def _wish(
     which: str | None, method: str, path: str, body: dict[str, Any] | None = None, *, as_json: bool
 ) -> int:
-    return _answer(pool_caller(which).ask(method, path, body), as_json=as_json)
+    return job_commands.answer(pool_caller(which).ask(method, path, body), as_json=as_json)
 
 
 def _of_device(
@@ -388,10 +348,6 @@ def _of_device(
 ) -> int:
     path = f"/v1/devices/{number_of(device, pool_caller(which))}/{what}"
     return _wish(which, "POST", path, body, as_json=as_json)
-
-
-def _answer(values: Mapping[str, Any], *, as_json: bool) -> int:
-    return print_json(values) if as_json else say(str(values.get("reason") or "done"))
 
 
 def pool_caller(which: str | None) -> Caller:
@@ -490,8 +446,7 @@ def usage(
         str, typer.Option("--by", metavar="|".join(BY), help="Whose sums to show.")
     ] = "team",
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Of the last 7d, 12h, ...  [default: all]"),
+        str | None, option("--since TIME", "Of the last 7d, 12h, ...  [default: all]")
     ] = None,
     which: PoolName = None,
     as_json: Json = False,
@@ -533,9 +488,7 @@ def _records(which: str | None) -> tuple[str, Iterable[Record], bool]:
         if os.access(log, os.R_OK):
             return name, every(log), False
         raise
-    if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
-        return pool.name, Caller(pool).pages(), True
-    return pool.name, every(run_files.event_log(pool.out)), True
+    return pool.name, job_commands.records_of(pool), True
 
 
 def _table(pool: str, found: PoolUsage) -> Table:

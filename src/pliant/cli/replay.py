@@ -13,9 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from pliant.cli.arguments import Json
+from pliant.cli.help import argument, option
 from pliant.cli.terminal import print_json, say
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.text import counted, seconds_of
@@ -27,30 +26,17 @@ from pliant.simulate.replay_telling import Account, json_of, lines_of
 
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 
-Log = Annotated[
-    Path,
-    typer.Argument(metavar="LOG|DIR", help="The event log of a run or a pool, or its directory."),
-]
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="TIME", help="Show from here on: 90s, 1.5h or 14:05:30."),
-]
-To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Show up to here.")]
+Log = Annotated[Path, argument("LOG|DIR", "The event log of a run or a pool, or its directory.")]
+From = Annotated[str | None, option("--from TIME", "Show from here on: 90s, 1.5h or 14:05:30.")]
+To = Annotated[str | None, option("--to TIME", "Show up to here.")]
 
 
 ToScenario = Annotated[
     Path | None,
-    typer.Option(
-        "--to-scenario",
-        metavar="FILE",
-        help="Write a scenario file of it, as tests play them, and try it.",
-    ),
+    option("--to-scenario FILE", "Write a scenario file of it, as tests play them, and try it."),
 ]
 Around = Annotated[
-    str | None,
-    typer.Option(
-        "--around", metavar="TIME", help="The scenario is of half a minute before and after this."
-    ),
+    str | None, option("--around TIME", "The scenario is of half a minute before and after this.")
 ]
 
 

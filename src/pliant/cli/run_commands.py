@@ -6,7 +6,6 @@ mean it.  Knows nothing of what happens around a job (``cli.start``), which is s
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ import typer
 from pydantic import BaseModel
 from rich.padding import Padding
 from rich.text import Text
-from typer.models import OptionInfo
 
 from pliant.cli import screens
 from pliant.cli.arguments import (
@@ -33,7 +31,7 @@ from pliant.cli.arguments import (
     seconds,
     state_directory,
 )
-from pliant.cli.help import job_names
+from pliant.cli.help import argument, job_names, option
 from pliant.cli.job_file import read_command
 from pliant.cli.settings import COORDINATOR, RUN, SETTINGS, Setting, resolve, with_settings
 from pliant.cli.terminal import PlainConsole, draw, print_json
@@ -94,61 +92,44 @@ def coordinator(
 def agent(
     join: Annotated[
         str,
-        typer.Option(
-            "--join",
-            metavar="PLACE",
-            help="Where the coordinator listens: HOST:PORT or a URL; several, with commas, if it"
+        option(
+            "--join PLACE",
+            "Where the coordinator listens: HOST:PORT or a URL; several, with commas, if it"
             " may return elsewhere; or @FILE, the coordinator.json of its --out.",
         ),
     ],
     token_file: Annotated[
-        Path,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            help="DIR/token of the coordinator's --out, or a copy of it.",
-        ),
+        Path, option("--token-file FILE", "DIR/token of the coordinator's --out, or a copy of it.")
     ],
     devices: Annotated[
         int | None,
-        typer.Option(
-            "--devices",
-            metavar="N",
-            help="Devices of this host, one for each worker.  [default: cores]",
-        ),
+        option("--devices N", "Devices of this host, one for each worker.  [default: cores]"),
     ] = None,
-    node: Annotated[
-        str | None, typer.Option("--node", metavar="NAME", help="[default: the host's name]")
-    ] = None,
+    node: Annotated[str | None, option("--node NAME", "[default: the host's name]")] = None,
     interface: Annotated[
         str | None,
-        typer.Option(
-            "--interface",
-            metavar="ADDRESS|NAME",
-            help="Where other nodes reach the replicas of this one."
+        option(
+            "--interface ADDRESS|NAME",
+            "Where other nodes reach the replicas of this one."
             "  [default: the interface that leads to the coordinator]",
         ),
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(
-            "--label",
-            metavar="KEY=VALUE",
+        option(
+            "--label KEY=VALUE",
+            "Where this node is, e.g. rack=a, or several with commas.",
             envvar="PLIANT_LABEL",
-            show_envvar=False,
-            help="Where this node is, e.g. rack=a, or several with commas.",
         ),
     ] = None,
     give_up: Annotated[
-        str,
-        typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
+        str, option("--give-up TIME", "How long to look for a lost coordinator.")
     ] = "5m",
     grace: Annotated[
         str,
-        typer.Option(
-            "--grace",
-            metavar="TIME",
-            help="How long replicas may take to leave between two steps, once this is told to end.",
+        option(
+            "--grace TIME",
+            "How long replicas may take to leave between two steps, once this is told to end.",
         ),
     ] = "25s",
     tls_ca: TlsCa = None,
@@ -180,21 +161,12 @@ def agent(
 def resume(
     which: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN|JOB",
-            help="Its directory, or its name; see pliant ls.",
-            autocompletion=job_names,
-        ),
+        argument("RUN|JOB", "Its directory, or its name; see pliant ls.", autocompletion=job_names),
     ] = None,
     arguments: Arguments = None,
     job: Annotated[
         str | None,
-        typer.Option(
-            "--job",
-            metavar="NAME",
-            help="The same, as of other commands.",
-            autocompletion=job_names,
-        ),
+        option("--job NAME", "The same, as of other commands.", autocompletion=job_names),
     ] = None,
     detach: Detach = False,
     as_json: Json = False,
@@ -218,11 +190,9 @@ def resume(
 
 
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="A few short runs, for CI.")] = False,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where report and pictures go.")
-    ] = Path("runs/demo"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quick: Annotated[bool, option("--quick", "A few short runs, for CI.")] = False,
+    out: Annotated[Path, option("--out DIR", "Where report and pictures go.")] = Path("runs/demo"),
+    as_json: Annotated[bool, option("--json", "Print the report as JSON.")] = False,
 ) -> int:
     """Disturb a run in every way, and show that nothing was lost."""
     from pliant.recipes.demo import demo as run_demo
@@ -311,24 +281,18 @@ def _fields(model: type[BaseModel], place: str, option: str, inside: str = "") -
 
 def _options(command: Callable[..., int], called: str) -> Rows:
     """Yield the options of a command that has none of the settings above."""
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        option = parameter.annotation.__metadata__[0]
-        if not isinstance(option, OptionInfo):
-            continue
-        # typer keeps the first name of an annotated option where its default would be
-        flags = [
-            one for one in (option.default, *(option.param_decls or ())) if str(one).startswith("-")
-        ]
-        if flags:
-            default, meaning = _default_and_meaning(option.help or "")
-            given = parameter.default
-            yield SettingRow(
-                name=name,
-                default=default if given in (None, inspect.Parameter.empty) else str(given),
-                unit="",
-                where=f"{called} {flags[0]}",
-                meaning=meaning or f"Its {name}.",
-            )
+    alone = typer.Typer(add_completion=False)
+    alone.command()(command)
+    item: Any
+    for item in typer.main.get_command(alone).params:
+        default, meaning = _default_and_meaning(item.help or "")
+        yield SettingRow(
+            name=item.name,
+            default=default if item.default is None else str(item.default),
+            unit="",
+            where=f"{called} {item.opts[0]}",
+            meaning=meaning or f"Its {item.name}.",
+        )
 
 
 def _default_and_meaning(text: str) -> tuple[str, str]:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pliant.cli import screens
 from pliant.cli.arguments import Json, state_directory
-from pliant.cli.terminal import PlainConsole, draw, print_json, say
+from pliant.cli.help import option
+from pliant.cli.terminal import PADDING, ByWidth, PlainConsole, draw, plain_table, print_json, say
 from pliant.core.errors import EXIT_OK
 from pliant.core.text import line_left, printable
 from pliant.machine import run_files
@@ -43,16 +44,15 @@ BELOW = ("began", "where", "to go on")
 PLACE_WIDTH = 20
 """Columns that a path has at least, in the table."""
 
-PADDING = 2
+Row = dict[str, Text]
+"""The cells of one run, by column."""
 
 AS_WIDE_AS_NEEDED = 1000
 """Columns where no terminal says how many there are: nothing is cut off."""
 
 
 def ls(
-    everything: Annotated[
-        bool, typer.Option("--all", help=f"Also those before the last {SHOWN}.")
-    ] = False,
+    everything: Annotated[bool, option("--all", f"Also those before the last {SHOWN}.")] = False,
     as_json: Json = False,
 ) -> int:
     """List your runs on this machine: running, ended, killed, and how each can go on."""
@@ -85,70 +85,57 @@ def runs_table(
     shown: Sequence[KnownRun], runs: Sequence[KnownRun], *, now_at: float | None = None
 ) -> RenderableType:
     """Draw runs; ``runs`` are all that are known."""
-    return _Runs(shown, runs, time.time() if now_at is None else now_at)
+    at = time.time() if now_at is None else now_at
+    rows = [{**_row(run, at), **_place(run, runs)} for run in shown]
+    return ByWidth(partial(_runs, rows))
 
 
-class _Runs:
-    """The table of runs, which knows how wide it may be."""
-
-    def __init__(self, shown: Sequence[KnownRun], runs: Sequence[KnownRun], now_at: float) -> None:
-        self._rows = [(*_row(run, now_at), *_place(run, runs)) for run in shown]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._least() <= options.max_width:
-            yield self._table(*COLUMNS)
-            return
-        yield self._table(*(name for name in COLUMNS if name not in BELOW))
-        for row in self._rows:
-            said = dict(zip(COLUMNS, row, strict=True))
-            yield Text.assemble(said["job"], ": ", said["where"], "  ", said["began"])
-            if said["to go on"]:  # on a line of its own, to be copied
-                yield Text.assemble("  ", said["to go on"])
-
-    def _least(self) -> int:
-        """Return the columns of a terminal in which nothing is in pieces but for long paths."""
-        widths = dict(zip(COLUMNS, map(self._width, COLUMNS), strict=True))
-        widths["where"] = min(widths["where"], PLACE_WIDTH)
-        return sum(width + PADDING for width in widths.values()) - PADDING
-
-    def _width(self, name: str) -> int:
-        at = COLUMNS.index(name)
-        return max(len(name), *(row[at].cell_len for row in self._rows))
-
-    def _table(self, *names: str) -> Table:
-        table = Table(box=None, padding=(0, PADDING, 0, 0), header_style="dim", pad_edge=False)
-        for name in names:
-            justify: Any = "right" if name in ("steps", "replicas", "for") else "left"
-            folds = name == "where" or (name == "job" and "where" not in names)
-            least = None if folds else self._width(name)
-            table.add_column(
-                name, justify=justify, no_wrap=not folds, min_width=least, overflow="fold"
-            )
-        for row in self._rows:
-            said = dict(zip(COLUMNS, row, strict=True))
-            table.add_row(*(said[name] for name in names))
-        return table
+def _runs(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Yield the table of runs, and some of it below where it is narrow."""
+    widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in COLUMNS}
+    least = {**widths, "where": min(widths["where"], PLACE_WIDTH)}  # a long path may be in pieces
+    if sum(least.values()) + PADDING * (len(COLUMNS) - 1) <= width:
+        yield _table(rows, widths, COLUMNS)
+        return
+    yield _table(rows, widths, [name for name in COLUMNS if name not in BELOW])
+    for row in rows:
+        yield Text.assemble(row["job"], ": ", row["where"], "  ", row["began"])
+        if row["to go on"]:  # on a line of its own, to be copied
+            yield Text.assemble("  ", row["to go on"])
 
 
-def _row(run: KnownRun, now_at: float) -> tuple[Text, ...]:
+def _table(rows: Sequence[Row], widths: Mapping[str, int], names: Sequence[str]) -> Table:
+    table = plain_table(pad_edge=False)
+    for name in names:
+        justify: Any = "right" if name in ("steps", "replicas", "for") else "left"
+        folds = name == "where" or (name == "job" and "where" not in names)
+        least = None if folds else widths[name]
+        table.add_column(name, justify=justify, no_wrap=not folds, min_width=least, overflow="fold")
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    return table
+
+
+def _row(run: KnownRun, now_at: float) -> Row:
     """Say what a run is and how far it came."""
     outcome = run.outcome
     total = "" if outcome.total_steps is None else f"/{outcome.total_steps}"
     for_s = (now_at if run.ended_at is None else run.ended_at) - run.began_at
-    return (
-        Text(printable(run.job)),
-        Text(printable(outcome.state), style=screens.STATE_STYLE.get(outcome.state, "")),
-        Text(f"{outcome.step}{total}"),
-        Text(str(outcome.num_replicas)),
-        Text(moment(run.began_at)),
-        Text(screens.duration(max(for_s, 0.0))),
-    )
+    style = screens.STATE_STYLE.get(outcome.state, "")
+    return {
+        "job": Text(printable(run.job)),
+        "state": Text(printable(outcome.state), style=style),
+        "steps": Text(f"{outcome.step}{total}"),
+        "replicas": Text(str(outcome.num_replicas)),
+        "began": Text(moment(run.began_at)),
+        "for": Text(screens.duration(max(for_s, 0.0))),
+    }
 
 
-def _place(run: KnownRun, runs: Sequence[KnownRun]) -> tuple[Text, Text]:
+def _place(run: KnownRun, runs: Sequence[KnownRun]) -> Row:
     """Say where a run is, and how to go on with it."""
     where = printable(_short(run.out)) + ("" if run.has_its_files else " (gone)")
-    return Text(where), Text(printable(how_to_go_on(run, runs)))
+    return {"where": Text(where), "to go on": Text(printable(how_to_go_on(run, runs)))}
 
 
 def as_values(run: KnownRun, runs: Sequence[KnownRun] = ()) -> dict[str, Any]:

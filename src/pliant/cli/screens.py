@@ -7,19 +7,20 @@ is drawn from the documented shape of ``status --json``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from pliant.cli.terminal import ByWidth, plain_table
 from pliant.core.text import counted, in_one_line, in_words, printable, printable_values
 from pliant.observe import explain
 from pliant.observe.audit import Audit
@@ -95,12 +96,7 @@ def job_panel(
     rows += [*_pool(status), *_durable(status)]
     if status.get("placed"):
         rows.append(Text(placed_line(status["placed"]), style="dim"))
-    rows.extend(Text(apart_line(one), style="yellow") for one in status.get("apart", ()))
-    rows.extend(Text(silent_line(one), style="yellow") for one in status.get("silent", ()))
-    rows.extend(Text(line, style="dim") for line in hosts_lines(status.get("hosts")))
-    rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
-    if status.get("nonfinite"):
-        rows.append(Text(nonfinite_line(status["nonfinite"]), style="red"))
+    rows += doubts(status)
     for said in explain.lines(status.get("warnings", ())):
         rows.append(Text(said, style="yellow", no_wrap=not wrap, overflow="ellipsis"))
     if status["events"]:
@@ -113,48 +109,52 @@ def job_panel(
     return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
 
 
+def doubts(status: Mapping[str, Any]) -> list[Text]:
+    """Say what is wrong, or may be: hosts that are apart, silent or not there, slow replicas."""
+    found = [Text(apart_line(one), style="yellow") for one in status.get("apart", ())]
+    found += [Text(silent_line(one), style="yellow") for one in status.get("silent", ())]
+    found += [Text(line, style="dim") for line in hosts_lines(status.get("hosts"))]
+    found += [Text(slow_line(one), style="yellow") for one in status.get("slow", ())]
+    if status.get("nonfinite"):
+        found.append(Text(nonfinite_line(status["nonfinite"]), style="red"))
+    return found
+
+
 def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> RenderableType:
-    """Draw resizes: what, why, pause, steps lost, time until ready."""
-    return _Events(events, wrap=wrap)
-
-
-class _Events:
-    """The table of resizes, which knows how wide it may be.
+    """Draw resizes: what, why, pause, steps lost, time until ready.
 
     Where it is narrow, the reason has the room of what matters less: how long a joiner took, and
     that no step was lost.
     """
+    shown = printable_values(list(events))
+    return ByWidth(lambda width: [_events(shown, wrap=wrap, is_narrow=width < NARROW)])
 
-    def __init__(self, events: Sequence[dict[str, Any]], *, wrap: bool) -> None:
-        self._events: list[dict[str, Any]] = printable_values(list(events))
-        self._wrap = wrap
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        is_narrow = options.max_width < NARROW
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-        table.add_column("at step", justify="right", no_wrap=True)
-        table.add_column("what", no_wrap=not self._wrap, max_width=WHAT if self._wrap else None)
-        table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not self._wrap)
-        table.add_column("pause", justify="right", no_wrap=True)
-        has_lost = not is_narrow or any(event["steps_lost"] for event in self._events)
-        for name, is_shown in (("lost", has_lost), ("ready after", not is_narrow)):
-            if is_shown:
-                table.add_column(name, justify="right", no_wrap=True)
-        for event in self._events:
-            kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
-            row: list[RenderableType] = [
-                str(event["step"]),
-                Text(
-                    f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}",
-                    style=KIND_STYLE[kind],
-                ),
-                Text(event["reason"]),
-                "..." if paused is None else pause(paused),
-            ]
-            row += [counted(event["steps_lost"], "step")] if has_lost else []
-            row += ["" if is_narrow or ready is None else f"{ready:.1f} s"]
-            table.add_row(*row[: len(table.columns)])
-        yield table
+def _events(events: Sequence[dict[str, Any]], *, wrap: bool, is_narrow: bool) -> Table:
+    table = plain_table(
+        Column("at step", justify="right", no_wrap=True),
+        Column("what", no_wrap=not wrap, max_width=WHAT if wrap else None),
+        Column("why", ratio=1, overflow="ellipsis", no_wrap=not wrap),
+        Column("pause", justify="right", no_wrap=True),
+        expand=True,
+    )
+    has_lost = not is_narrow or any(event["steps_lost"] for event in events)
+    for name, is_shown in (("lost", has_lost), ("ready after", not is_narrow)):
+        if is_shown:
+            table.add_column(name, justify="right", no_wrap=True)
+    for event in events:
+        kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
+        what = f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}"
+        row: list[RenderableType] = [
+            str(event["step"]),
+            Text(what, style=KIND_STYLE[kind]),
+            Text(event["reason"]),
+            "..." if paused is None else pause(paused),
+        ]
+        row += [counted(event["steps_lost"], "step")] if has_lost else []
+        row += ["" if is_narrow or ready is None else f"{ready:.1f} s"]
+        table.add_row(*row[: len(table.columns)])
+    return table
 
 
 def decisions_table(decisions: Iterable[Reasoned]) -> Table:
@@ -162,10 +162,7 @@ def decisions_table(decisions: Iterable[Reasoned]) -> Table:
 
     That is said of the last of several that would change with the same.
     """
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("when", no_wrap=True)
-    table.add_column("replicas", justify="right")
-    table.add_column("why")
+    table = plain_table(Column("when", no_wrap=True), Column("replicas", justify="right"), "why")
     shown = list(decisions)
     after = [*(decision.would_change for decision in shown[1:]), None]
     for decision, changes_after in zip(shown, after, strict=True):
@@ -180,12 +177,10 @@ def decisions_table(decisions: Iterable[Reasoned]) -> Table:
 
 def moves_table(moves: Sequence[Move]) -> Table:
     """Draw who took what from whom in a pool, and why."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("when", no_wrap=True)
-    table.add_column("who", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("for", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table = plain_table()
+    for name in ("when", "who", "what", "for", "why"):
+        is_long = name in ("what", "why")
+        table.add_column(name, no_wrap=not is_long, overflow="fold" if is_long else "ellipsis")
     for move in moves:
         row = (move.claim, move.what, move.for_, move.reason)
         table.add_row(clock(move.at), *(Text(printable(part)) for part in row))

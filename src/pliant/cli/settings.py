@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ import typer
 from pydantic.alias_generators import to_snake
 
 from pliant.cli.arguments import changes_of
+from pliant.cli.help import with_parameters
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.placement import PlacementRule
@@ -25,6 +27,7 @@ from pliant.core.step.balance import Balance
 from pliant.core.values import FromCheckpoint
 from pliant.spec.job import ElasticJob, Limits
 from pliant.spec.policy import ElasticPolicy, merged
+from pliant.wire.bounds import MOST_DEVICES
 
 RUN, COORDINATOR = "run", "coordinator"
 
@@ -43,6 +46,12 @@ class Setting:
     """Of a job file, if that can give it."""
 
     default: Any = None
+    between: tuple[int, int | None] | None = None
+    """The least and the most that a number may be; None: there is no most."""
+
+    words: type[StrEnum] | None = None
+    """What it must be one of."""
+
     commands: tuple[str, ...] = (RUN, COORDINATOR)
     """Which have the option; a variable, or a job file, gives it to all of them."""
 
@@ -66,12 +75,14 @@ SETTINGS = (
         kind=int,
         file_field="spec.elasticPolicy.minReplicas",
         default=1,
+        between=(1, None),
         help="Fewest replicas.  [default: 1]",
     ),
     Setting(
         name="max_replicas",
         kind=int,
         file_field="spec.elasticPolicy.maxReplicas",
+        between=(1, None),
         help="Most replicas.  [default: cores, or micro-batches of a step if they are fewer]",
         help_in={COORDINATOR: "Most replicas.  [default: devices of all agents]"},
     ),
@@ -79,6 +90,7 @@ SETTINGS = (
         name="start_replicas",
         kind=int,
         file_field="spec.startReplicas",
+        between=(1, None),
         help="Replicas to start with.  [default: max]",
     ),
     Setting(
@@ -86,6 +98,7 @@ SETTINGS = (
         kind=int,
         file_field="spec.workersPerReplica",
         default=1,
+        between=(1, MOST_DEVICES),
         help="Processes of one replica, each with a device.  [default: 1]",
     ),
     Setting(
@@ -93,6 +106,7 @@ SETTINGS = (
         kind=int,
         file_field="spec.hostsPerReplica",
         default=1,
+        between=(1, None),
         help="Hosts over which the workers of a replica are divided evenly.  [default: 1]",
     ),
     Setting(
@@ -118,6 +132,7 @@ SETTINGS = (
         kind=int,
         file_field="spec.maxRestarts",
         default=JobSettings().restart_budget,
+        between=(0, None),
         help="Replicas replaced after faults before giving up."
         f"  [default: {JobSettings().restart_budget}]",
     ),
@@ -146,6 +161,7 @@ SETTINGS = (
         kind=int,
         file_field="spec.verifyEvery",
         default=0,
+        between=(0, None),
         help="Compare the state of all replicas every N steps; replace one that differs."
         "  [default: never]",
     ),
@@ -153,7 +169,8 @@ SETTINGS = (
         name="balance",
         metavar="even|speed",
         file_field="spec.balance",
-        default=Balance.EVEN.value,
+        default=Balance.EVEN,
+        words=Balance,
         help="Whether slow replicas compute fewer micro-batches of a step.  [default: even]",
     ),
     Setting(
@@ -193,6 +210,7 @@ SETTINGS = (
     Setting(
         name="devices_per_node",
         kind=int,
+        between=(1, MOST_DEVICES),
         commands=(RUN,),
         help="With --join: devices of each host, one for each worker.  [default: cores]",
     ),
@@ -304,7 +322,8 @@ SETTINGS = (
     Setting(
         name="from_checkpoint",
         metavar="WHEN",
-        default=FromCheckpoint.AUTO.value,
+        default=FromCheckpoint.AUTO,
+        words=FromCheckpoint,
         help="Go on from what lies where the script keeps its checkpoints: auto (what this job"
         " wrote with these arguments), anyway, never.",
     ),
@@ -343,6 +362,12 @@ class Resolved:
 Settings = Mapping[str, Resolved]
 
 
+def with_values(settings: Settings, **values: Any) -> dict[str, Resolved]:
+    """Return the settings with some values in place of what was given."""
+    changed = {name: replace(settings[name], value=value) for name, value in values.items()}
+    return {**settings, **changed}
+
+
 # Click could resolve argument > environment > default_map > default, and say which it was, but:
 # its sentence for a variable that is no number names the option ("Invalid value for '--min' (env
 # var: 'PLIANT_MIN')") where ours names the variable alone; it takes the fields of the policy all
@@ -354,9 +379,25 @@ def resolve(
     """Take each setting, and each field of the policy, from the first place that gives it.
 
     Raises:
-        ConfigError: an environment variable cannot be read.
+        ConfigError: an environment variable cannot be read, or a value is out of its bounds.
     """
-    return {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
+    return {item.name: _checked(_resolve(item, arguments, environ, job)) for item in SETTINGS}
+
+
+def _checked(found: Resolved) -> Resolved:
+    item, value = found.setting, found.value
+    if value is None or found.source == "default":
+        return found
+    if item.words is not None:
+        if value not in list(item.words):
+            raise ConfigError(f"{found.given} must be one of {', '.join(item.words)}")
+        return replace(found, value=item.words(value))
+    if item.between is not None:
+        least, most = item.between
+        if not least <= value <= (value if most is None else most):
+            bounds = f"at least {least}" if most is None else f"between {least} and {most}"
+            raise ConfigError(f"{found.given} must be {bounds}")
+    return found
 
 
 def _resolve(
@@ -429,9 +470,7 @@ def with_settings(
 
         _, *rest = inspect.signature(function, eval_str=True).parameters.values()
         both = [*(_parameter(item, command) for item in own), *rest]
-        keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in both]
-        run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
-        return run
+        return with_parameters(run, both)
 
     return decorate
 

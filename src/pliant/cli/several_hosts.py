@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 from pliant.agent.node_facts import AgentConfig
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls_of, workers_of
-from pliant.cli.settings import Resolved, Settings
+from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls_of
+from pliant.cli.settings import Resolved, Settings, with_values
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.errors import (
@@ -57,7 +57,7 @@ from pliant.run import separate
 from pliant.run.local import count_cores
 from pliant.run.register_location import FILE_MARK, listed, places_now
 from pliant.run.run_directory import RUNS, TOKEN_S, missing_token
-from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
+from pliant.wire.bounds import NAME, name_from
 
 if TYPE_CHECKING:
     from pliant.cli import start
@@ -131,8 +131,7 @@ def run_on_several(
         return take_part(here, what, environ)
     with contextlib.closing(sock):
         if (out := directory_of(settings, what.words)) is not None:
-            found = {"out": out, "resume": run_files.holds_run(out)}
-            fixed |= {name: replace(settings[name], value=value) for name, value in found.items()}
+            fixed = with_values(fixed, out=out, resume=run_files.holds_run(out))
         planned = start.planned(
             what.words, fixed, environ, is_apart=True, address=here.address, host=here.host
         )
@@ -154,9 +153,8 @@ def _run_candidate(
             "where the run's files go, a directory that all of them see"
         )
     register = settings["register"].value or str(out / run_files.SHARED_REGISTER)
-    found = {"resume": run_files.holds_run(out), "port": here.port, "register": register}
-    fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
-    settings = {**settings, **fixed}
+    is_there = run_files.holds_run(out)
+    settings = with_values(settings, resume=is_there, port=here.port, register=register)
     planned = start.planned(
         what.words, settings, environ, is_apart=True, address=here.address, host=here.host
     )
@@ -195,11 +193,8 @@ def planned_coordinator(
         address = address_named(named, "--listen")
         host = address if any(one.interface == named for one in host_addresses()) else named
     out = settings["out"].value or RUNS / job_name(settings, command)
-    found = {"out": out, "resume": run_files.holds_run(out), "port": port}
-    fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
-    return start.planned(
-        command, {**settings, **fixed}, environ, is_apart=True, address=address, host=host
-    )
+    fixed = with_values(settings, out=out, resume=run_files.holds_run(out), port=port)
+    return start.planned(command, fixed, environ, is_apart=True, address=address, host=host)
 
 
 def refuse_without_join(settings: Settings) -> None:
@@ -285,10 +280,6 @@ def joining(settings: Settings) -> Joining:
             "each other; the one that coordinates makes it, the others need a copy"
         )
     own = _own_place(join)
-    given = settings["devices_per_node"].value
-    devices = count_cores() if given is None else given
-    if not 1 <= devices <= MOST_DEVICES:
-        raise ConfigError(f"--devices-per-node {devices} must be between 1 and {MOST_DEVICES}")
     turn, address, port = own or (None, address_of(join), 0)
     return Joining(
         place=join,
@@ -300,11 +291,11 @@ def joining(settings: Settings) -> Joining:
         agent=AgentConfig(
             tls=tls_of(settings),
             node=node_named(settings["node"].value),
-            devices=devices,
+            devices=settings["devices_per_node"].value or count_cores(),
             environment={},
             address=reached_at(address, settings["interface"].value),
             labels=labels_of((label := settings["label"]).value, label.source),
-            asked_workers=workers_of(settings),
+            asked_workers=settings["workers_per_replica"].value,
             asked_hosts=hosts_of(settings),
             give_up_s=GIVE_UP_S,
             grace_s=grace_of(settings),

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich import box
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from pliant.cli.arguments import Json, changes_of, some_seconds
+from pliant.cli.help import argument, option
 from pliant.cli.terminal import PlainConsole, draw, say, say_aside
 from pliant.core.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 from pliant.spec.load import check
@@ -37,66 +37,49 @@ WAYS = "in-place,restart:60,preempt,static"
 
 
 def simulate(
-    cluster: Annotated[
-        Path, typer.Argument(metavar="CLUSTER.yaml", help="Nodes, prices, spot traces, inference.")
-    ],
+    cluster: Annotated[Path, argument("CLUSTER.yaml", "Nodes, prices, spot traces, inference.")],
     workload: Annotated[
         str,
-        typer.Argument(
-            metavar="WORKLOAD|mix:...",
-            help="Jobs as CSV, as sacct or kubectl exports them, or a generator of them.",
+        argument(
+            "WORKLOAD|mix:...",
+            "Jobs as CSV, as sacct or kubectl exports them, or a generator of them.",
         ),
     ],
     ways: Annotated[
         str,
-        typer.Option(
-            "--way",
-            metavar="WAY,...",
-            help="How jobs are resized: in-place, restart[:S[:CHECKPOINT_S]], pause:S, preempt, "
-            "static.",
+        option(
+            "--way WAY,...",
+            "How jobs are resized: in-place, restart[:S[:CHECKPOINT_S]], pause:S, preempt, static.",
         ),
     ] = WAYS,
     policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", metavar="KEY=VALUE", help="A field of the elastic policy."),
+        list[str] | None, option("--policy KEY=VALUE", "A field of the elastic policy.")
     ] = None,
     capacity: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--capacity", metavar="NODES=TRACE", help="Which of these nodes are there when."
-        ),
+        list[str] | None, option("--capacity NODES=TRACE", "Which of these nodes are there when.")
     ] = None,
     load: Annotated[
-        list[str] | None,
-        typer.Option("--load", metavar="SERVICE=TRACE", help="What this service needs when."),
+        list[str] | None, option("--load SERVICE=TRACE", "What this service needs when.")
     ] = None,
     elastic: Annotated[
-        int | None,
-        typer.Option(
-            "--elastic", metavar="N", help="Let jobs of N or more have half to twice that."
-        ),
+        int | None, option("--elastic N", "Let jobs of N or more have half to twice that.")
     ] = None,
     sweep: Annotated[
         str | None,
-        typer.Option(
-            "--sweep",
-            metavar="KEY=A,B,C",
-            help="Try these values of a field of the policy, for the first WAY.",
+        option(
+            "--sweep KEY=A,B,C", "Try these values of a field of the policy, for the first WAY."
         ),
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="End after 14d, 12h, ...  [default: all]"),
+        str | None, option("--until TIME", "End after 14d, 12h, ...  [default: all]")
     ] = None,
     jobs_to: Annotated[
-        Path | None,
-        typer.Option("--jobs", metavar="DIR", help="Write a CSV file of all jobs for each way."),
+        Path | None, option("--jobs DIR", "Write a CSV file of all jobs for each way.")
     ] = None,
     report_to: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FILE", help="Write a page with pictures (HTML)."),
+        Path | None, option("--report FILE", "Write a page with pictures (HTML).")
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+    as_csv: Annotated[bool, option("--csv", "Print CSV instead of a table.")] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate a cluster with its jobs, for several ways of resizing them."""

@@ -176,8 +176,6 @@ def working_in(start: Start, directory: Path | None) -> Start:
 
 def _core_settings(settings: Settings) -> JobSettings:
     restarts, limit = settings["max_restarts"].value, settings["limit"]
-    if restarts < 0:
-        raise ConfigError(f"--max-restarts {restarts} must be at least 0")
     limits = core_limits(check(Limits, limit.value, source=limit.source))
     policy, placement = policy_of(settings), placement_of(settings)
     return JobSettings(policy=policy, placement=placement, restart_budget=restarts, **limits)

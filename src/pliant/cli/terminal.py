@@ -13,16 +13,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import queue
 import select
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from pliant.core.errors import EXIT_OK
@@ -32,6 +34,10 @@ from pliant.observe.log import Record
 
 MAX_HELD_BYTES = 16 << 20
 """What is kept for a reader that does not read; what comes then is left out."""
+
+
+PADDING = 2
+"""Columns between two columns of a table."""
 
 
 class PlainConsole(Console):
@@ -50,6 +56,22 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(printable(segment.text), segment.style)
+
+
+@dataclass(frozen=True, slots=True)
+class ByWidth:
+    """What is drawn in another way where there are fewer columns."""
+
+    drawn: Callable[[int], Iterable[RenderableType]]
+    """Returns what there is to draw in so many columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.drawn(options.max_width)
+
+
+def plain_table(*columns: Column | str, **options: Any) -> Table:
+    """Return a table without lines."""
+    return Table(*columns, box=None, padding=(0, PADDING, 0, 0), header_style="dim", **options)
 
 
 def open_closed_streams() -> None:
@@ -129,65 +151,43 @@ class _OutputWriter:
 
     def __init__(self) -> None:
         self.num_left_out = 0
-        self._pieces: deque[tuple[int, bytes]] = deque()
+        self._pieces: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._size = 0
-        self._is_over = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         self._thread.start()
 
     def put(self, fd: int, data: bytes) -> None:
         """Have something written; never waits."""
-        with self._changed:
+        with self._lock:
             if self._size + len(data) > MAX_HELD_BYTES:
                 self.num_left_out += 1
                 return
-            self._pieces.append((fd, data))
             self._size += len(data)
-            self._changed.notify_all()
+            self._pieces.put((fd, data))
 
     def finish(self) -> None:
         """Wait until all is written, as any program waits for its reader."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        self._pieces.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pieces or self._is_over)
-                if not self._pieces:
-                    return
-                fd, data = self._pieces[0]
-            _write(fd, data)
-            with self._changed:
-                self._pieces.popleft()
-                self._size -= len(data)
+        while (piece := self._pieces.get()) is not None:
+            _write(*piece)
+            with self._lock:
+                self._size -= len(piece[1])
 
 
-class _QueuedFile(io.RawIOBase):
+class _QueuedFile(io.FileIO):
     """A file descriptor as a file; what is written goes through a writer."""
 
     def __init__(self, writer: _OutputWriter, fd: int) -> None:
+        super().__init__(fd, "w", closefd=False)
         self._writer = writer
-        self._fd = fd
-
-    def writable(self) -> bool:
-        """Return that it can be written."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the descriptor that the writer writes to."""
-        return self._fd
-
-    def isatty(self) -> bool:
-        """Return whether it is a terminal."""
-        return os.isatty(self._fd)
 
     def write(self, data: Any, /) -> int:
         """Queue a piece."""
-        self._writer.put(self._fd, bytes(data))
+        self._writer.put(self.fileno(), bytes(data))
         return len(data)
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from pliant.cli.screens import duration
+from pliant.cli.terminal import ByWidth, plain_table
 from pliant.core.text import counted, printable_values
 
 STATE_STYLE = {
@@ -57,7 +58,7 @@ def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> Render
     claims = status["claims"]
     colours = {claim["name"]: PALETTE[index % len(PALETTE)] for index, claim in enumerate(claims)}
     rows: list[RenderableType] = [_figures(status), _devices(status, colours)]
-    rows += [Text(), _Claims(status, colours, now_at)] if claims else []
+    rows += [Text(), ByWidth(partial(_claims, status, colours, now_at))] if claims else []
     if len(status["teams"]) > 1 or any(team["quota"] is not None for team in status["teams"]):
         rows += [Text(), _teams(status["teams"])]
     title = Text.assemble("pool ", (status["pool"], "bold"), " ")
@@ -121,47 +122,40 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
     return text
 
 
-class _Claims:
-    """The table of claims, which knows how wide it may be."""
-
-    def __init__(self, status: dict[str, Any], colours: dict[str, str], now_at: float) -> None:
-        self._claims = status["claims"]
-        self._names = {device["device"]: device.get("name") for device in status["devices"]}
-        self._colours = colours
-        self._now_at = now_at
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        is_narrow = options.max_width < NARROW
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not is_narrow)
-        for name in ("claim", "team", "priority", "state"):
-            table.add_column(name, no_wrap=True)
-        table.add_column("has", justify="right", no_wrap=True)
-        table.add_column("which", max_width=16, overflow="fold")
-        table.add_column("asks", justify="right", no_wrap=True)
-        table.add_column("since", justify="right", no_wrap=True)
-        if not is_narrow:
-            table.add_column("why", ratio=1, overflow="fold")
-        for claim in self._claims:
-            table.add_row(*self._row(claim), *([] if is_narrow else [Text(claim["reason"])]))
-        yield table
-        for claim in self._claims if is_narrow else []:
-            if claim["reason"]:
-                colour = self._colours[claim["name"]]
-                yield Text.assemble((claim["name"], colour), f": {claim['reason']}")
-
-    def _row(self, claim: dict[str, Any]) -> list[str | Text]:
+def _claims(
+    status: dict[str, Any], colours: dict[str, str], now_at: float, width: int
+) -> Iterator[RenderableType]:
+    """Yield the table of claims, and their reasons below it where it is narrow."""
+    is_narrow, claims = width < NARROW, status["claims"]
+    names = {device["device"]: device.get("name") for device in status["devices"]}
+    table = plain_table(expand=not is_narrow)
+    for name in ("claim", "team", "priority", "state"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("has", justify="right", no_wrap=True)
+    table.add_column("which", max_width=16, overflow="fold")
+    table.add_column("asks", justify="right", no_wrap=True)
+    table.add_column("since", justify="right", no_wrap=True)
+    if not is_narrow:
+        table.add_column("why", ratio=1, overflow="fold")
+    for claim in claims:
         low, high, state = claim["min"], claim["ask"], claim["state"]
         left = "" if claim["leave_s"] is None else f" {claim['leave_s']:.0f} s"
-        return [
-            Text(claim["name"], style=self._colours[claim["name"]]),
+        table.add_row(
+            Text(claim["name"], style=colours[claim["name"]]),
             Text(claim["team"]),
             Text(claim["priority"]),
             Text(f"{state}{left}", style=STATE_STYLE.get(state, "")),
             str(len(claim["devices"])),
-            Text(_which(claim["devices"], self._names)),
+            Text(_which(claim["devices"], names)),
             str(high) if low >= high else f"{low}-{high}",
-            duration(max(0.0, self._now_at - claim["since"])),
-        ]
+            duration(max(0.0, now_at - claim["since"])),
+            *([] if is_narrow else [Text(claim["reason"])]),
+        )
+    yield table
+    for claim in claims if is_narrow else []:
+        if claim["reason"]:
+            colour = colours[claim["name"]]
+            yield Text.assemble((claim["name"], colour), f": {claim['reason']}")
 
 
 def _which(devices: list[int], names: dict[int, str | None]) -> str:
@@ -180,7 +174,7 @@ def _which(devices: list[int], names: dict[int, str | None]) -> str:
 
 
 def _teams(teams: list[dict[str, Any]]) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table()
     for name in ("team", "uses", "quota", "borrows at most", "reclaims from"):
         table.add_column(name, no_wrap=True, justify="left" if name == "team" else "right")
     for team in teams:

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from pliant.cli.arguments import TlsCa, TlsCertificate, TlsKey, state_directory
+from pliant.cli.help import option, with_parameters
 from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
@@ -42,15 +41,12 @@ JobPlace = str | Handle | None
 
 Join = Annotated[
     str | None,
-    typer.Option(
-        "--join",
-        metavar="PLACE",
-        help="The job is coordinated on another host: there, or where its agents look for it.",
+    option(
+        "--join PLACE",
+        "The job is coordinated on another host: there, or where its agents look for it.",
     ),
 ]
-TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="Of that job.")
-]
+TokenFile = Annotated[Path | None, option("--token-file FILE", "Of that job.")]
 _OPTIONS = {
     "join": Join,
     "token_file": TokenFile,
@@ -66,7 +62,8 @@ def from_any_host(function: Callable[..., int]) -> Callable[..., int]:
     @wraps(function)
     def run(**values: Any) -> int:
         given = {name: values.pop(name) for name in _OPTIONS}
-        values["job"] = _place(values["job"], values.get("out"), values.get("of_pool"), **given)
+        here = {"--job": values["job"], "--out": values.get("out"), "--pool": values.get("of_pool")}
+        values["job"] = _place(here, **given)
         return function(**values)
 
     own = inspect.signature(function, eval_str=True).parameters.values()
@@ -74,9 +71,7 @@ def from_any_host(function: Callable[..., int]) -> Callable[..., int]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in _OPTIONS.items()
     ]
-    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
-    run.__signature__ = inspect.Signature([*keyword, *more])  # type: ignore[attr-defined]
-    return run
+    return with_parameters(run, [*own, *more])
 
 
 def the_job(job: JobPlace) -> Handle:
@@ -101,12 +96,7 @@ def ask_job(
     return Caller(the_job(job)).ask(method, f"/v1/{path}", body)
 
 
-def require_join(
-    token_file: Path | None,
-    tls_ca: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
-) -> None:
+def require_join(**given: Path | None) -> None:
     """Refuse what is for a coordinator elsewhere where none is named.
 
     What the environment of a host says once for all commands is no such request.
@@ -114,39 +104,28 @@ def require_join(
     Raises:
         ConfigError: something of it is given.
     """
-    given = {
-        "--token-file": (token_file, None),
-        "--tls-ca": (tls_ca, os.environ.get("PLIANT_TLS_CA")),
-        "--tls-certificate": (tls_certificate, os.environ.get("PLIANT_TLS_CERTIFICATE")),
-        "--tls-key": (tls_key, os.environ.get("PLIANT_TLS_KEY")),
-    }
-    for flag, (value, always) in given.items():
+    for name, value in given.items():
+        always = os.environ.get(f"PLIANT_{name.upper()}") if name != "token_file" else None
         if value is not None and (always is None or value != Path(always)):
+            flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} is for the coordinator that --join names; give both")
 
 
 def _place(
-    job: str | None,
-    out: Path | None,
-    pool: str | None,
-    *,
-    join: str | None,
-    token_file: Path | None,
-    tls_ca: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
+    here: Mapping[str, Any], *, join: str | None, token_file: Path | None, **tls: Path | None
 ) -> JobPlace:
     if join is None:
-        require_join(token_file, tls_ca, tls_certificate, tls_key)
+        require_join(token_file=token_file, **tls)
+        job: str | None = here["--job"]
         return job
-    for flag, value in (("--job", job), ("--out", out), ("--pool", pool)):
+    for flag, value in here.items():
         if value is not None:
             raise ConfigError(f"{flag} {value} is of this host, and --join of another; give one")
     if token_file is None:
         raise ConfigError(f"--join {join} needs --token-file FILE, with the job's token in it")
-    tls = tls_files(tls_ca, tls_certificate, tls_key)
-    place = _place_that_answers(places_now(join), tls)
-    return _elsewhere(place, tls, token_file)
+    files = tls_files(**{name.removeprefix("tls_"): path for name, path in tls.items()})
+    place = _place_that_answers(places_now(join), files)
+    return _elsewhere(place, files, token_file)
 
 
 def _elsewhere(place: str, tls: TlsFiles | None, token_file: Path | None = None) -> Handle:

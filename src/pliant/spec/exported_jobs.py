@@ -22,7 +22,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -232,12 +232,9 @@ def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
     devices = _slurm_devices(row["AllocTRES"])
     if not devices:
         return "jobs without an accelerator"
-    if devices > MOST_DEVICES:
-        raise ConfigError(
-            f"{where}: {devices} accelerators; at most {MOST_DEVICES} can be simulated"
-        )
+    _require_simulated(devices, where)
     submitted_s, began_s, ended_s = (
-        _slurm_moment(row, name, where) for name in ("Submit", "Start", "End")
+        _moment(row, name, where) for name in ("Submit", "Start", "End")
     )
     if submitted_s is None:
         raise ConfigError(f"{where}: Submit is empty; expected a time, such as 2026-10-01T08:00:00")
@@ -252,7 +249,7 @@ def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
                 f"{where}: {name} {row[later]} is before {earlier} {row[earlier]}; if the clock was"
                 " put back, export with TZ=UTC"
             )
-    eligible_s = _slurm_moment(row, ELIGIBLE, where) if ELIGIBLE in row else None
+    eligible_s = _moment(row, ELIGIBLE, where) if ELIGIBLE in row else None
     if eligible_s is not None:
         submitted_s = max(submitted_s, min(eligible_s, began_s))
     return ExportedJob(
@@ -271,18 +268,6 @@ def _slurm_devices(tres: str) -> int:
     if whole:
         return int(whole[1])
     return sum(int(number) for number in re.findall(r"(?:^|,)gres/gpu:[^=,]+=(\d{1,9})", tres))
-
-
-def _slurm_moment(row: dict[str, str], name: str, where: str) -> float | None:
-    if row[name] in NEVER:
-        return None
-    moment_s = unix_s(row[name])
-    if moment_s is None:
-        raise ConfigError(
-            f"{where}: {name} {row[name][:40]!r} is no time; expected one such as"
-            " 2026-10-01T08:00:00, or Unknown"
-        )
-    return moment_s
 
 
 def is_kubernetes(text: str) -> bool:
@@ -351,10 +336,7 @@ def _devices(wanted: dict[str, Any], where: str) -> int:
     pods = _count(wanted.get("parallelism", 1), f"{where}: spec.parallelism")
     if wanted.get("completions") is not None:
         pods = min(pods, _count(wanted["completions"], f"{where}: spec.completions"))
-    if each * pods > MOST_DEVICES:
-        raise ConfigError(
-            f"{where}: {each * pods} accelerators; at most {MOST_DEVICES} can be simulated"
-        )
+    _require_simulated(each * pods, where)
     return each * pods
 
 
@@ -365,13 +347,21 @@ def _count(value: object, where: str) -> int:
     return int(text)
 
 
-def _moment(values: dict[str, Any], name: str, where: str) -> float | None:
-    if values.get(name) is None:
+def _require_simulated(devices: int, where: str) -> None:
+    if devices > MOST_DEVICES:
+        raise ConfigError(
+            f"{where}: {devices} accelerators; at most {MOST_DEVICES} can be simulated"
+        )
+
+
+def _moment(values: Mapping[str, Any], name: str, where: str) -> float | None:
+    text = str(values.get(name) or "")
+    if text in NEVER:
         return None
-    moment_s = unix_s(str(values[name]))
+    moment_s = unix_s(text)
     if moment_s is None:
         raise ConfigError(
-            f"{where}: {name} {str(values[name])[:40]!r} is no time; expected 2026-10-01T08:00:00Z"
+            f"{where}: {name} {text[:40]!r} is no time; expected one such as 2026-10-01T08:00:00"
         )
     return moment_s
 
