@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pliant.cli.job_settings import job_name, policy_of, pool_of, shown_replica
+from pliant.cli.job_settings import job_name, policy_of, pool_of
 from pliant.cli.settings import SETTINGS, Setting, resolve, with_settings
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import PolicyBackoff
@@ -141,7 +141,7 @@ def test_a_contradiction_names_where_each_size_was_given() -> None:
 @pytest.mark.parametrize("show", ["R1", "r0", "everything", ""])
 def test_only_a_replicas_name_can_be_shown(show: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        shown_replica(resolve({"show": show}, {}, None))
+        resolve({"show": show}, {}, None)
 
     assert str(caught.value) == f"--show {show!r} is neither all nor none nor a replica such as r1"
 

@@ -16,7 +16,7 @@ from tests.certificates import Authority
 from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.cli.settings import resolve
-from pliant.cli.start import invitation
+from pliant.cli.start import invite
 from pliant.core.errors import ConfigError
 from pliant.core.values import TlsFiles
 from pliant.machine import locks
@@ -376,7 +376,7 @@ TOKEN = Path("/job.token")
 
 
 def test_a_coordinator_alone_waits_for_agents(capsys: pytest.CaptureFixture[str]) -> None:
-    invitation(TOKEN, takes_part=False, is_quiet=False)("https://10.0.0.1:7000")
+    invite(TOKEN, "https://10.0.0.1:7000", takes_part=False, is_quiet=False)
 
     assert capsys.readouterr().err == (
         "waiting for agents: pliant agent --join 10.0.0.1:7000 --token-file /job.token "
@@ -388,7 +388,7 @@ def test_a_host_that_takes_part_names_the_command_that_was_typed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Seen: pliant run --join told people to start agents."""
-    invitation(TOKEN, takes_part=True, is_quiet=False)("http://10.0.0.1:7000")
+    invite(TOKEN, "http://10.0.0.1:7000", takes_part=True, is_quiet=False)
 
     assert capsys.readouterr().err == (
         "this host coordinates, at 10.0.0.1:7000: the same command on any other host joins it, "
@@ -397,6 +397,6 @@ def test_a_host_that_takes_part_names_the_command_that_was_typed(
 
 
 def test_nothing_is_said_to_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    invitation(TOKEN, takes_part=True, is_quiet=True)("http://10.0.0.1:7000")
+    invite(TOKEN, "http://10.0.0.1:7000", takes_part=True, is_quiet=True)
 
     assert capsys.readouterr().err == ""

@@ -108,7 +108,7 @@ GIVEN_ON = {
     "said or f'it ended at once": "the last word of what was started in the background",
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
-    "{given.source}: {error}": "the core's, of --placement, behind where that was given",
+    "{flag}: {error}": "the core's, of --placement, behind where that was given",
     "state_handover.py": "the sentence of who found that replicas differ",
     "other_scripts.py": "a custom's; each is on the page, of a script",
     "http/client.py": "what a job or a pool has answered",

@@ -20,14 +20,17 @@ from typer.core import TyperCommand
 from pliant.cli.help import argument, job_names, option
 from pliant.core.device_names import cores_of
 from pliant.core.errors import ConfigError
+from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import DEFAULT_POOL
 from pliant.core.text import MOST_S, seconds_of
+from pliant.core.values import Labels
 from pliant.http.client import Caller
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.registry import StateDirectory
 from pliant.spec.model import NAME
 from pliant.spec.pool import devices_of
+from pliant.wire.bounds import LABEL, MOST_LABELS
 
 POOL = "--pool"
 
@@ -222,6 +225,50 @@ def some_seconds(flag: str, text: str, otherwise: str = "") -> float:
     if value_s == 0:
         raise ConfigError(f"{flag} {text} must be more than 0{otherwise}")
     return value_s
+
+
+def labels_of(flag: str, text: str) -> Labels:
+    """Read the labels of a host.
+
+    Raises:
+        ConfigError: they are none, or too many.
+    """
+    words = text.split(",") if text else []
+    found = dict(word.partition("=")[::2] for word in words)
+    if len(found) < len(words) or len(found) > MOST_LABELS:
+        raise ConfigError(
+            f"{flag} {text} must name each label once, and {MOST_LABELS} of them at most"
+        )
+    for part in (part for pair in found.items() for part in pair):
+        if not LABEL.fullmatch(part):
+            raise ConfigError(
+                f"{flag} {text} must be KEY=VALUE, or several with commas, each of letters, "
+                "digits, '.', '_', '/' and '-', at most 63, such as rack=a"
+            )
+    return tuple(sorted(found.items()))
+
+
+def placement_of(flag: str, text: str) -> PlacementRule:
+    """Read where replicas go.
+
+    Raises:
+        ConfigError: there is no such way.
+    """
+    try:
+        return PlacementRule.of(text)
+    except ConfigError as error:
+        raise ConfigError(f"{flag}: {error}") from None
+
+
+def shown_replica(flag: str, text: str) -> str:
+    """Read whose output to show: ``all``, ``none``, or the name of a replica or of a worker.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if not re.fullmatch(r"all|none|r[1-9]\d*(\.\d+)?", text):
+        raise ConfigError(f"{flag} {text!r} is neither all nor none nor a replica such as r1")
+    return text
 
 
 Job = Annotated[

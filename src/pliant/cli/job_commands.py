@@ -38,7 +38,7 @@ from pliant.observe.log import Record
 from pliant.observe.pool_history import moves_of
 from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers, workers_of
 from pliant.observe.reading import every, left
-from pliant.observe.runs import find_ended, find_run, goes_on
+from pliant.observe.runs import find_ended, find_run, goes_on, run_in
 from pliant.observe.status_facts import hosts_of_replica, placed, placed_line
 
 AUDIT_S = 660.0
@@ -60,7 +60,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     if isinstance(place, Handle):
         return show_status(place, as_json=as_json)
     if out is not None:
-        return run_list.show_of(_run_of(job, out), as_json=as_json)
+        return run_list.show_ended(run_in(_run_of(job, out)), as_json=as_json)
     running = running_jobs(state.jobs)
     meant = _run_of(job, None).absolute()
     of_it = next((one.name for one in running if one.out == meant), None)
@@ -69,7 +69,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     elif job is not None:
         run_list.show_ended(find_ended(job, state), as_json=as_json)
     else:
-        run_list.show_of(meant, as_json=as_json)
+        run_list.show_ended(run_in(meant), as_json=as_json)
     others = [one.name for one in running if one.name != of_it]
     if job is None and others and not as_json:
         say_aside(f"also running: {', '.join(others)} (pliant status --job NAME)")

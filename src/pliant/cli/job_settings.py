@@ -11,21 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pliant.agent.node_facts import GRACE_S
-from pliant.cli.arguments import seconds, some_seconds
 from pliant.cli.settings import BOUNDS, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import EXIT_OK, ConfigError
-from pliant.core.placement import PlacementRule
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
-from pliant.core.values import FromCheckpoint, Labels, TlsFiles
+from pliant.core.values import FromCheckpoint, TlsFiles
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
 from pliant.spec.load import check
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import ElasticPolicy, core_policy
-from pliant.wire.bounds import LABEL, MOST_LABELS
 from pliant.wire.messages import WORK_OPTIONS
 
 
@@ -46,26 +42,6 @@ def hosts_of(settings: Settings) -> int:
     return int(given.value)
 
 
-def session_limit_of(settings: Settings) -> float | None:
-    """Return how long a script may take until it makes its session, in seconds; None: unsaid.
-
-    Raises:
-        ConfigError: it is no duration, or 0.
-    """
-    given = settings["session_timeout"]
-    return None if given.value is None else some_seconds(given.source, str(given.value))
-
-
-def grace_of(settings: Settings) -> float:
-    """Return how long replicas of this host may take to leave once it is told to end, in seconds.
-
-    Raises:
-        ConfigError: it is no duration.
-    """
-    given = settings["grace"]
-    return GRACE_S if given.value is None else seconds(given.source, str(given.value))
-
-
 def work_options_of(settings: Settings) -> dict[str, Any]:
     """Return the options that agents and sessions read (``wire.messages.WorkOptions``), by name.
 
@@ -78,40 +54,6 @@ def work_options_of(settings: Settings) -> dict[str, Any]:
         raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
     hosts_of(settings)
     return {name: settings[name].value for name in WORK_OPTIONS}
-
-
-def placement_of(settings: Settings) -> PlacementRule:
-    """Return where replicas go.
-
-    Raises:
-        ConfigError: there is no such way.
-    """
-    given = settings["placement"]
-    try:
-        return PlacementRule.of(given.value)
-    except ConfigError as error:
-        raise ConfigError(f"{given.source}: {error}") from None
-
-
-def labels_of(text: str | None, flag: str) -> Labels:
-    """Return the labels of this host.
-
-    Raises:
-        ConfigError: they are none, or too many.
-    """
-    words = text.split(",") if text else []
-    found = dict(word.partition("=")[::2] for word in words)
-    if len(found) < len(words) or len(found) > MOST_LABELS:
-        raise ConfigError(
-            f"{flag} {text} must name each label once, and {MOST_LABELS} of them at most"
-        )
-    for part in (part for pair in found.items() for part in pair):
-        if not LABEL.fullmatch(part):
-            raise ConfigError(
-                f"{flag} {text} must be KEY=VALUE, or several with commas, each of letters, "
-                "digits, '.', '_', '/' and '-', at most 63, such as rack=a"
-            )
-    return tuple(sorted(found.items()))
 
 
 def tls_of(settings: Settings, *, is_apart: bool = False) -> TlsFiles | None:
@@ -199,16 +141,6 @@ def register_of(settings: Settings) -> str | None:
     if given.value is None or "://" in given.value:
         return None if given.value is None else str(given.value)
     return str(Path(given.value).absolute())
-
-
-def shown_replica(settings: Settings) -> str | None:
-    """Return whose output to show: ``all``, ``none``, the name of a replica or of one of its
-    workers, or None by default.
-    """
-    show = settings["show"].value
-    if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*(\.\d+)?", show):
-        raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
-    return None if show is None else str(show)
 
 
 def job_name(settings: Settings, command: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from pliant.cli.arguments import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    labels_of,
     seconds,
     state_directory,
 )
@@ -139,7 +140,7 @@ def agent(
     """Run replicas on this node for a coordinator, until the job ends."""
     from pliant.agent.node_facts import AgentConfig
     from pliant.cli import several_hosts
-    from pliant.cli.job_settings import labels_of, tls_files
+    from pliant.cli.job_settings import tls_files
     from pliant.run.local import count_cores
 
     require_engine("pliant agent")
@@ -152,7 +153,7 @@ def agent(
         environment=dict(os.environ),
         give_up_s=seconds("--give-up", give_up),
         grace_s=seconds("--grace", grace),
-        labels=labels_of(label, "--label"),
+        labels=labels_of("--label", label) if label else (),
         tls=tls_files(tls_ca, tls_certificate, tls_key),
     )
     return several_hosts.run_agent(join, token_file, config, is_job=False)

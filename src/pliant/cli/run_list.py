@@ -26,7 +26,7 @@ from pliant.core.errors import EXIT_OK
 from pliant.core.text import line_left, printable
 from pliant.machine import run_files
 from pliant.observe.history import read_history
-from pliant.observe.runs import KnownRun, how_to_go_on, known_runs, run_in, status_of
+from pliant.observe.runs import KnownRun, how_to_go_on, known_runs, status_of
 
 SHOWN = 20
 """Ended runs that are listed without ``--all``."""
@@ -192,11 +192,6 @@ def last_sentences(run: KnownRun, said: dict[str, list[str]], go_on: str) -> Ite
     yield f"files: {run.out}"
     if go_on:
         yield f"to go on: {go_on}"
-
-
-def show_of(out: Path, *, as_json: bool) -> int:
-    """Tell of the run in a directory."""
-    return show_ended(run_in(out), as_json=as_json)
 
 
 def last_words(out: Path) -> dict[str, list[str]]:

@@ -18,7 +18,15 @@ from typing import Annotated, Any
 import typer
 from pydantic.alias_generators import to_snake
 
-from pliant.cli.arguments import changes_of
+from pliant.agent.node_facts import GRACE_S
+from pliant.cli.arguments import (
+    changes_of,
+    labels_of,
+    placement_of,
+    seconds,
+    shown_replica,
+    some_seconds,
+)
 from pliant.cli.help import with_parameters
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
@@ -48,6 +56,9 @@ class Setting:
     default: Any = None
     between: tuple[int, int | None] | None = None
     """The least and the most that a number may be; None: there is no most."""
+
+    read: Callable[[str, str], Any] | None = None
+    """Reads the text that was given, behind the place that gave it."""
 
     words: type[StrEnum] | None = None
     """What it must be one of."""
@@ -154,6 +165,7 @@ SETTINGS = (
         name="session_timeout",
         metavar="TIME",
         file_field="spec.sessionTimeoutInSeconds",
+        read=some_seconds,
         help="How long the script may take until its Session.  [default: 9min]",
     ),
     Setting(
@@ -177,7 +189,8 @@ SETTINGS = (
         name="placement",
         metavar="HOW[:LABEL]",
         file_field="spec.placement",
-        default=str(PlacementRule()),
+        default=PlacementRule(),
+        read=placement_of,
         help="Where replicas go: free (where most devices are), spread (over hosts), pack (on few);"
         " spread:rack goes by that label of hosts.  [default: free]",
     ),
@@ -230,6 +243,8 @@ SETTINGS = (
     Setting(
         name="grace",
         metavar="TIME",
+        default=GRACE_S,
+        read=seconds,
         commands=(RUN,),
         help="With --join: how long replicas may take to leave, once this is told to end, unless it"
         " coordinates.  [default: 25s]",
@@ -237,6 +252,7 @@ SETTINGS = (
     Setting(
         name="label",
         metavar="KEY=VALUE",
+        read=labels_of,
         commands=(RUN,),
         help="With --join: where this host is, e.g. rack=a, or several with commas.",
     ),
@@ -257,6 +273,7 @@ SETTINGS = (
     Setting(
         name="show",
         metavar="all|none|REPLICA",
+        read=shown_replica,
         commands=(RUN,),
         help="Whose output to show.  [default: that of the replica that leads]",
     ),
@@ -388,6 +405,8 @@ def _checked(found: Resolved) -> Resolved:
     item, value = found.setting, found.value
     if value is None or found.source == "default":
         return found
+    if item.read is not None:
+        return replace(found, value=item.read(found.source, str(value)))
     if item.words is not None:
         if value not in list(item.words):
             raise ConfigError(f"{found.given} must be one of {', '.join(item.words)}")

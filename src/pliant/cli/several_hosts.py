@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from pliant.agent.node_facts import AgentConfig
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.job_settings import grace_of, hosts_of, job_name, labels_of, tls_of
+from pliant.cli.job_settings import hosts_of, job_name, tls_of
 from pliant.cli.settings import Resolved, Settings, with_values
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.core.commands import EndJob
@@ -294,11 +294,11 @@ def joining(settings: Settings) -> Joining:
             devices=settings["devices_per_node"].value or count_cores(),
             environment={},
             address=reached_at(address, settings["interface"].value),
-            labels=labels_of((label := settings["label"]).value, label.source),
+            labels=settings["label"].value or (),
             asked_workers=settings["workers_per_replica"].value,
             asked_hosts=hosts_of(settings),
             give_up_s=GIVE_UP_S,
-            grace_s=grace_of(settings),
+            grace_s=settings["grace"].value,
         ),
     )
 

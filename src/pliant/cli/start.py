@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,12 +21,9 @@ from pliant.agent.node_facts import AgentConfig
 from pliant.cli.job_settings import (
     check_tls,
     job_name,
-    placement_of,
     policy_of,
     pool_of,
     register_of,
-    session_limit_of,
-    shown_replica,
     tls_of,
     work_options_of,
 )
@@ -121,11 +119,11 @@ def planned(
     """
     check_command(command)
     of_job, name = _core_settings(settings), job_name(settings, command)
-    session_s = session_limit_of(settings)
+    session_s = settings["session_timeout"].value
     if session_s is not None:  # who may make its session later may reach steps() later, too
         start_s = max(of_job.start_s, min(session_s / SESSION_SHARE, MOST_S))
         of_job = replace(of_job, start_s=start_s)
-    show, place = shown_replica(settings), pool_of(settings)
+    place = pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, options = settings["resume"].value, work_options_of(settings)
     if place is not None and is_apart:
@@ -158,7 +156,7 @@ def planned(
             **options,
         ),
         init=init,
-        show=show,
+        show=settings["show"].value,
         is_apart=is_apart,
         made=() if was_there else (out,) if asked is not None else (out, out.parent),
     )
@@ -177,7 +175,7 @@ def working_in(start: Start, directory: Path | None) -> Start:
 def _core_settings(settings: Settings) -> JobSettings:
     restarts, limit = settings["max_restarts"].value, settings["limit"]
     limits = core_limits(check(Limits, limit.value, source=limit.source))
-    policy, placement = policy_of(settings), placement_of(settings)
+    policy, placement = policy_of(settings), settings["placement"].value
     return JobSettings(policy=policy, placement=placement, restart_budget=restarts, **limits)
 
 
@@ -291,9 +289,14 @@ def attached(start: Start, *, as_json: bool) -> int:
         with view:
             if start.is_apart:
                 token = config.token_file or out / run_files.TOKEN
-                said = invitation(token, takes_part=start.agent is not None, is_quiet=as_json)
+                takes_part = start.agent is not None
+                said = partial(invite, token, takes_part=takes_part, is_quiet=as_json)
                 code = run_coordinator(
-                    config, observer=view, on_serving=said, sock=start.sock, agent=start.agent
+                    config,
+                    observer=view,
+                    on_serving=said,
+                    sock=start.sock,
+                    agent=start.agent,
                 )
             else:
                 code = run_job(config, observer=view)
@@ -396,21 +399,19 @@ def _unsaved(board: Board) -> str:
     return f"; {steps} not saved{why}, and will be made again"
 
 
-def invitation(token: Path, *, takes_part: bool, is_quiet: bool) -> Callable[[str], None]:
-    """Return what says it, once the URL is known.
+def invite(token: Path, url: str, *, takes_part: bool, is_quiet: bool) -> None:
+    """Say how others take part in a job that is served at a URL.
 
     ``takes_part``: this host runs replicas as well, as every host does that is given the command.
     """
-
-    def say_it(url: str) -> None:
-        place, is_tls = url.rpartition("//")[2], url.startswith("https:")
-        if takes_part:
-            say_aside(
-                f"this host coordinates, at {place}: the same command on any other host joins it, "
-                f"with a copy of {token}"
-            )
-            return
-        more = " --tls-ca CA --tls-certificate CERTIFICATE --tls-key KEY" if is_tls else ""
-        say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}{more}")
-
-    return (lambda url: None) if is_quiet else say_it
+    if is_quiet:
+        return
+    place, is_tls = url.rpartition("//")[2], url.startswith("https:")
+    if takes_part:
+        say_aside(
+            f"this host coordinates, at {place}: the same command on any other host joins it, "
+            f"with a copy of {token}"
+        )
+        return
+    more = " --tls-ca CA --tls-certificate CERTIFICATE --tls-key KEY" if is_tls else ""
+    say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}{more}")
