@@ -37,6 +37,11 @@ def main() -> None:
     if options.mesh:
         pliant.mesh(**json.loads(options.mesh))
     case = build(options, me)
+    if options.device != "cpu":
+        from tests.accelerator import sim
+
+        sim.install()
+        sim.move(case, options.device)
     if options.seed_by_rank:
         reset(case.model)
     torch.set_default_device(options.default_device)
@@ -148,6 +153,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--reduction", default="exact")
+    parser.add_argument("--device", default="cpu", help="on which the model is")
     parser.add_argument("--default-device", default="cpu", help="of tensors that name none")
     parser.add_argument("--digest-file", type=Path)
     parser.add_argument("--tails-file", type=Path)

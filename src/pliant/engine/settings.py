@@ -122,7 +122,9 @@ def _check_model(model: object) -> torch.nn.Module:
     reshard(sharding_modules(model))  # a forward before the session leaves the outermost whole
     for name, module in model.named_modules():
         _check_module(name, module)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    here.choose(tensor for _, tensor in tensors)
+    for name, tensor in tensors:
         if is_lazy(tensor):
             raise ConfigError(
                 f"{name!r} is an uninitialised lazy parameter; run one batch through the model "

@@ -6,11 +6,19 @@ memory is ``engine.device.host``; what travels and what is stored goes through i
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
+import xxhash
+
+from pliant.engine.device import host
+
+Mark = Any
+"""A point in the work that was queued on a device; see ``Device.mark``."""
 
 
 class Hasher(Protocol):
@@ -49,12 +57,39 @@ class Device(ABC):
     # --- memory ---------------------------------------------------------------------------
 
     @abstractmethod
-    def lasting(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    def lasting(self, numel: int, dtype: torch.dtype, where: torch.device) -> torch.Tensor:
         """Return flat memory, of any content, that every step reads and writes as a whole.
+
+        ``where``: in host memory, or on an accelerator.
 
         Raises:
             OSError: there is no such memory.
         """
+
+    @abstractmethod
+    def staging(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return flat host memory between which and this device copies are fast."""
+
+    @abstractmethod
+    def mark(self, where: torch.device) -> Mark:
+        """Return a mark behind everything that this thread has queued on a device so far."""
+
+    @abstractmethod
+    def fetch(
+        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark
+    ) -> None:
+        """Copy to host memory what the tensors hold at a mark; complete when it returns.
+
+        On any thread; what that one has queued for itself is not waited for.
+        """
+
+    @abstractmethod
+    def put(self, source: torch.Tensor, into: torch.Tensor) -> Mark:
+        """Queue a copy from host memory; ``source`` may be changed once the mark is reached."""
+
+    @abstractmethod
+    def join(self, mark: Mark, used: torch.Tensor) -> None:
+        """Let what this thread queues from now on come after a mark; ``used``: what it uses."""
 
     # --- computing ------------------------------------------------------------------------
 
@@ -80,14 +115,16 @@ class Device(ABC):
 
     # --- digests --------------------------------------------------------------------------
 
-    @abstractmethod
     def word(self, tensor: torch.Tensor, start: int = 0, stop: int | None = None) -> int:
         """Return 64 bits of some of a tensor's bytes, in logical order; for comparing replicas."""
+        flat = tensor.detach().contiguous().reshape(-1).resolve_conj().resolve_neg()
+        part = host.copy_of(flat.view(torch.uint8)[start:stop])
+        return xxhash.xxh3_64_intdigest(cast("Any", part.numpy()))
 
-    @abstractmethod
     def change_word(self, change: torch.Tensor) -> float:
         """Return 32 bits of a flat float64 tensor; equal changes have equal ones."""
+        return float(zlib.crc32(host.bytes_of(host.copy_of(change) + 0.0)))  # -0 is 0
 
-    @abstractmethod
     def feed(self, hasher: Hasher, tensor: torch.Tensor) -> None:
         """Hash a tensor's bytes in logical order; the same bytes on every device."""
+        hasher.update(host.bytes_of(host.copy_of(tensor.contiguous())))

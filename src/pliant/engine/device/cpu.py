@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-import xxhash
 
 from pliant.core.errors import ConfigError
 from pliant.core.values import KERNELS, NUMERICS
-from pliant.engine.device import host, memory
-from pliant.engine.device.base import Device, Hasher
+from pliant.engine.device import memory
+from pliant.engine.device.base import Device, Mark
 from pliant.engine.device.numerics import word_of_numerics
 
 
@@ -36,9 +35,32 @@ class Cpu(Device):
             (NUMERICS, word_of_numerics(threads)),
         )
 
-    def lasting(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    def lasting(self, numel: int, dtype: torch.dtype, where: torch.device) -> torch.Tensor:
+        """See ``Device``."""
+        del where
+        return memory.lasting(numel, dtype)
+
+    def staging(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """See ``Device``."""
         return memory.lasting(numel, dtype)
+
+    def mark(self, where: torch.device) -> None:
+        """All is complete."""
+
+    def fetch(
+        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark
+    ) -> None:
+        """See ``Device``."""
+        del mark
+        for tensor, target in zip(tensors, into, strict=True):
+            target.copy_(tensor)
+
+    def put(self, source: torch.Tensor, into: torch.Tensor) -> None:
+        """See ``Device``."""
+        into.copy_(source)
+
+    def join(self, mark: Mark, used: torch.Tensor) -> None:
+        """All is complete."""
 
     def scalar(self) -> torch.Tensor:
         """See ``Device``."""
@@ -56,16 +78,3 @@ class Cpu(Device):
     def restore_generators(self, states: Any) -> None:
         """See ``Device``."""
         torch.set_rng_state(states)
-
-    def word(self, tensor: torch.Tensor, start: int = 0, stop: int | None = None) -> int:
-        """See ``Device``."""
-        flat = tensor.detach().contiguous().reshape(-1).resolve_conj().resolve_neg()
-        return xxhash.xxh3_64_intdigest(cast("Any", flat.view(torch.uint8)[start:stop].numpy()))
-
-    def change_word(self, change: torch.Tensor) -> float:
-        """See ``Device``."""
-        return float(zlib.crc32(host.bytes_of(change + 0.0)))  # -0 is 0
-
-    def feed(self, hasher: Hasher, tensor: torch.Tensor) -> None:
-        """See ``Device``."""
-        hasher.update(host.bytes_of(tensor.contiguous()))

@@ -19,6 +19,11 @@ def is_here(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and tensor.device.type == LOCATION
 
 
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor if it is in host memory, else a copy that is; complete on return."""
+    return tensor if tensor.device.type == LOCATION else tensor.detach().to(LOCATION)
+
+
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """View the memory of a contiguous tensor in host memory."""
     return tensor.detach().view(-1).view(torch.uint8).numpy().data

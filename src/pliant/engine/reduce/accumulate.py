@@ -277,11 +277,11 @@ class GradientSums:
         for bucket, flats in zip(self._buckets, self._flats, strict=True):
             if self._lent and self._lent[bucket.index]:
                 flats.clear()
-            if lent and lent[bucket.index]:
+            if lent and lent[bucket.index] and bucket.is_in_host_memory:
                 flats[:] = lent[bucket.index]
             del flats[num_partials:]
             while len(flats) < num_partials:
-                flats.append(here.device.lasting(bucket.numel, bucket.dtype))
+                flats.append(here.device.lasting(bucket.numel, bucket.dtype, bucket.device))
         self._lent = lent
         for column in self._columns:
             flats = self._flats[column.bucket]

@@ -25,6 +25,8 @@ import torch
 
 from pliant.engine.device import host
 
+_Where = tuple[torch.dtype, torch.device]
+
 Described = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 BUCKET_BYTES = 10 * 1024 * 1024
@@ -68,10 +70,17 @@ class Bucket:
     """Dtype of the leaves: never a 16-bit one."""
     numel: int
     entries: tuple[BucketEntry, ...]
+    device: torch.device
+    """On which its parameters are."""
+
+    @property
+    def is_in_host_memory(self) -> bool:
+        """Whether its parameters are."""
+        return self.device.type == host.LOCATION
 
     def empty(self) -> torch.Tensor:
         """Return a new flat buffer with arbitrary content."""
-        return torch.empty(self.numel, dtype=self.dtype, device=host.LOCATION)
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return every parameter's view of a flat buffer by name."""
@@ -108,7 +117,8 @@ class Layout:
         buckets = _fill(parameters, bucket_bytes)
         if extras:
             entry = BucketEntry(name="", offset=0, numel=extras, shape=(extras,), stride=(1,))
-            buckets.append(_bucket(len(buckets), torch.float64, [entry]))
+            where = torch.float64, torch.device(host.LOCATION)
+            buckets.append(_bucket(len(buckets), where, [entry]))
         return cls(
             parameters=tuple(starmap(_describe, parameters)),
             buffers=tuple(starmap(_describe, buffers)),
@@ -139,7 +149,9 @@ class Layout:
             "parameters": [*map(_as_list, self.parameters)],
             "buffers": [*map(_as_list, self.buffers)],
             "extras": self.extras,
-            "buckets": [[str(bucket.dtype), bucket.numel] for bucket in self.buckets],
+            "buckets": [
+                [str(bucket.dtype), bucket.numel, *_said(bucket.device)] for bucket in self.buckets
+            ],
         }
 
     def difference(self, theirs: Mapping[str, Any]) -> str | None:
@@ -189,6 +201,11 @@ def _differ(kind: str, here: Sequence[Any] | None, there: Sequence[Any] | None) 
     )
 
 
+def _said(device: torch.device) -> list[str]:
+    """Name a device for comparing: its kind; which one of them it is differs between workers."""
+    return [] if device.type == host.LOCATION else [device.type]
+
+
 def _shape(described: Sequence[Any]) -> str:
     return f"{described[1].removeprefix('torch.')} {list(described[2])}"
 
@@ -210,15 +227,16 @@ def _as_list(described: Described) -> list[object]:
 
 
 def _fill(parameters: Sequence[tuple[str, torch.Tensor]], bucket_bytes: int) -> list[Bucket]:
-    """Close a bucket when the next parameter would not fit; one open bucket per dtype."""
-    filling: dict[torch.dtype, list[BucketEntry]] = {}
-    closed: list[tuple[int, torch.dtype, list[BucketEntry]]] = []
+    """Close a bucket when the next parameter would not fit; one is open per dtype and device."""
+    filling: dict[_Where, list[BucketEntry]] = {}
+    closed: list[tuple[int, _Where, list[BucketEntry]]] = []
     for position, (name, tensor) in enumerate(reversed(parameters)):
         dtype = leaf_dtype(tensor.dtype)
-        entries = filling.setdefault(dtype, [])
+        where = dtype, tensor.device
+        entries = filling.setdefault(where, [])
         if entries and (_end(entries) + tensor.numel()) * dtype.itemsize > bucket_bytes:
-            closed.append((position, dtype, entries))
-            entries = filling[dtype] = []
+            closed.append((position, where, entries))
+            entries = filling[where] = []
         entries.append(
             BucketEntry(
                 name=name,
@@ -228,13 +246,16 @@ def _fill(parameters: Sequence[tuple[str, torch.Tensor]], bucket_bytes: int) -> 
                 stride=dense_stride(tensor),
             )
         )
-    closed += [(len(parameters), dtype, entries) for dtype, entries in filling.items()]
-    return [_bucket(index, dtype, entries) for index, (_, dtype, entries) in enumerate(closed)]
+    closed += [(len(parameters), where, entries) for where, entries in filling.items()]
+    return [_bucket(index, where, entries) for index, (_, where, entries) in enumerate(closed)]
 
 
 def _end(entries: Sequence[BucketEntry]) -> int:
     return entries[-1].offset + entries[-1].numel if entries else 0
 
 
-def _bucket(index: int, dtype: torch.dtype, entries: Sequence[BucketEntry]) -> Bucket:
-    return Bucket(index=index, dtype=dtype, numel=_end(entries), entries=tuple(entries))
+def _bucket(index: int, where: _Where, entries: Sequence[BucketEntry]) -> Bucket:
+    dtype, device = where
+    return Bucket(
+        index=index, dtype=dtype, numel=_end(entries), entries=tuple(entries), device=device
+    )

@@ -37,9 +37,10 @@ import torch
 
 from pliant.engine.comm.communicator import Communicator
 from pliant.engine.comm.group import Group, Ticket
-from pliant.engine.device import here
+from pliant.engine.device import here, memory
+from pliant.engine.device.base import Mark
 from pliant.engine.device.memory import Scratch
-from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.hostwise import Hostwise
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
 from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, ThroughWindows, fit
@@ -71,16 +72,16 @@ class Reduction:
             raise ValueError(f"a plan for {len(plan.partials)} ranks, a group of {group.size}")
         self.group = group
         self.layout = layout
-        memory = group.shared
-        self._plan = plan if exact else plan.one_each(() if memory is None else memory.hosts)
+        windows = group.shared
+        self._plan = plan if exact else plan.one_each(() if windows is None else windows.hosts)
         self._exact = exact
         self._blockwise = BlockwiseFold(self._plan)
         self._shared: ThroughWindows | None = None
-        if memory is not None and fit(memory, layout, self._plan):
-            if len(memory.hosts) == 1:
-                self._shared = Shared(memory, layout, self._plan, group.rank)
+        if windows is not None and fit(windows, layout, self._plan):
+            if len(windows.hosts) == 1:
+                self._shared = Shared(windows, layout, self._plan, group.rank)
             else:
-                self._shared = Hostwise(memory, layout, self._plan, group.rank)
+                self._shared = Hostwise(windows, layout, self._plan, group.rank)
         self.lent: Sequence[Sequence[torch.Tensor]] = (
             () if self._shared is None else self._shared.lent
         )
@@ -90,6 +91,10 @@ class Reduction:
         """
         self._sets: list[list[torch.Tensor | None]] = [self._no_buffers(), self._no_buffers()]
         self._turn = 0
+        self._staged: dict[int, Sequence[torch.Tensor]] = {}
+        """By bucket, where partials of an accelerator are in host memory."""
+        self._landed: dict[int, Mark] = {}
+        """By bucket, when its result has come back to the accelerator that it is for."""
         self._tickets: dict[int, Ticket[torch.Tensor]] = {}
         self._finished = True
         self._scratch = Scratch()
@@ -120,8 +125,12 @@ class Reduction:
         buffers = self._sets[self._turn]
         reduced = buffers[bucket_index]
         if reduced is None:
-            reduced = buffers[bucket_index] = here.device.lasting(bucket.numel, bucket.dtype)
-        self._tickets[bucket_index] = self.group.submit(self._job(bucket_index, partials, reduced))
+            in_host = memory.lasting if bucket.is_in_host_memory else here.device.staging
+            reduced = buffers[bucket_index] = in_host(bucket.numel, bucket.dtype)
+        job = self._job(bucket_index, partials, reduced)
+        if not bucket.is_in_host_memory:
+            job = self._through_the_host(bucket, partials, reduced)
+        self._tickets[bucket_index] = self.group.submit(job)
 
     def finish(self) -> list[torch.Tensor]:
         """Wait for all buckets; return the reduced flat tensors by bucket index.
@@ -134,7 +143,12 @@ class Reduction:
         """
         if len(self._tickets) != len(self.layout.buckets):
             raise ValueError(f"{len(self._tickets)} of {len(self.layout.buckets)} buckets launched")
-        reduced = [self._tickets[bucket.index].wait() for bucket in self.layout.buckets]
+        reduced = []
+        for bucket in self.layout.buckets:
+            result = self._tickets[bucket.index].wait()
+            if (landed := self._landed.pop(bucket.index, None)) is not None:
+                here.device.join(landed, result)
+            reduced.append(result)
         self._finished = True
         return reduced
 
@@ -151,6 +165,25 @@ class Reduction:
             return reduced
 
         return read
+
+    def _through_the_host(
+        self, bucket: Bucket, partials: Sequence[torch.Tensor], reduced: torch.Tensor
+    ) -> Callable[[Communicator], torch.Tensor]:
+        """Reduce what is on an accelerator: to the host behind this moment, and back."""
+        staged = self._staged.get(bucket.index) or (self.lent and self.lent[bucket.index])
+        if not staged:
+            staged = [here.device.staging(bucket.numel, bucket.dtype) for _ in partials]
+            self._staged[bucket.index] = staged
+        job = self._job(bucket.index, staged, reduced)
+        result = bucket.empty()
+        mark = here.device.mark(bucket.device)  # behind whatever had that memory before
+
+        def stage(comm: Communicator) -> torch.Tensor:
+            here.device.fetch(partials, staged, mark)
+            self._landed[bucket.index] = here.device.put(job(comm), result)
+            return result
+
+        return stage
 
     def _no_buffers(self) -> list[torch.Tensor | None]:
         return [None] * len(self.layout.buckets)

@@ -89,7 +89,7 @@ class BufferRules:
         for buffer, part in self._parts(total):
             buffer.rewind()
             if num_computed:
-                buffer.commit(part, num_computed)
+                buffer.commit(part.to(buffer.tensor.device), num_computed)
         for quantiser in self._quantisers if num_computed else ():
             _derive(quantiser)
 
@@ -142,7 +142,7 @@ class _Buffer:
     def write(self, out: torch.Tensor, slot: int) -> None:
         del slot
         end = _real(self.now()).double().reshape(-1)
-        torch.sub(end, self._base().reshape(-1), out=out)
+        out.copy_(end - self._base().reshape(-1))
 
     def commit(self, total: torch.Tensor, num_computed: int) -> None:
         self._add(total / num_computed)

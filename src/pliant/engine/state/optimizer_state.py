@@ -293,7 +293,9 @@ def _print(value: Any) -> tuple[Any, ...] | None:
 
 
 def _placed(value: Any, parameter: torch.Tensor) -> Any:
-    """Return a value of a state as the optimizer of a sharded parameter has it."""
+    """Return a value of a state as the optimizer of this parameter has it."""
+    if torch.is_tensor(value) and not host.is_here(value):
+        value = value.to(local_of(parameter).device)  # which of them differs between workers
     is_alike = torch.is_tensor(value) and value.dim() and value.shape == local_of(parameter).shape
     return sharded_like(value, parameter) if is_alike else value
 

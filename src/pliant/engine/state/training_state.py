@@ -261,7 +261,7 @@ class State:
                     )
                 if isinstance(found, TensorRef):
                     own[found.index] = captured[part][name]
-        return [own[n] if n in own else spec.empty() for n, spec in enumerate(specs)]
+        return [own[n] if n in own else spec.like() for n, spec in enumerate(specs)]
 
     @torch.no_grad()
     def apply(self, state: Mapping[str, Any]) -> None:
@@ -384,7 +384,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return what two tensors have in common that are the same memory, seen in the same way."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return (id(tensor),)
-    return host.address_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
+    return tensor.device, host.address_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _in_order(value: Any) -> Any:

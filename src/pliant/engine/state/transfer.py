@@ -122,7 +122,10 @@ class _Manifest:
     specs: tuple[TensorSpec, ...]
 
     def to_bytes(self) -> bytes:
-        specs = [[tagged_codec.WORDS[s.dtype], s.shape, s.stride] for s in self.specs]
+        specs = [
+            [tagged_codec.WORDS[s.dtype], s.shape, s.stride, *[True] * s.is_on_device]
+            for s in self.specs
+        ]
         head = json.dumps(specs).encode()
         return struct.pack("<q", len(head)) + head + self.document
 
@@ -130,8 +133,13 @@ class _Manifest:
     def from_bytes(cls, raw: bytes) -> _Manifest:
         (length,) = struct.unpack_from("<q", raw)
         specs = tuple(
-            TensorSpec(dtype=tagged_codec.DTYPES[dtype], shape=tuple(shape), stride=tuple(stride))
-            for dtype, shape, stride in json.loads(raw[8 : 8 + length])
+            TensorSpec(
+                dtype=tagged_codec.DTYPES[dtype],
+                shape=tuple(shape),
+                stride=tuple(stride),
+                is_on_device=bool(more),
+            )
+            for dtype, shape, stride, *more in json.loads(raw[8 : 8 + length])
         )
         return cls(raw[8 + length :], specs)
 
@@ -224,7 +232,7 @@ def _send(
 
 def _source(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's part of the stream, without a copy where its memory is in that order."""
-    tensor = tensor.detach()
+    tensor = host.copy_of(tensor.detach())
     if not spec.fits(tensor) or tensor.is_conj() or tensor.is_neg():
         packed = spec.empty()
         packed.copy_(tensor)
@@ -261,7 +269,7 @@ def _targets(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> li
                 f"a destination is {tensor.dtype} {tuple(tensor.shape)}, "
                 f"not {spec.dtype} {spec.shape}"
             )
-        is_plain = not (tensor.is_conj() or tensor.is_neg())
+        is_plain = host.is_here(tensor) and not (tensor.is_conj() or tensor.is_neg())
         targets.append(tensor.detach() if is_plain and spec.fits(tensor) else spec.empty())
     return targets
 
@@ -328,14 +336,26 @@ class TensorSpec:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     """Dense strides; they define the order of its elements in the stream."""
+    is_on_device: bool = False
+    """Not in host memory: on an accelerator, and so at the receiver."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorSpec:
         """Describe a tensor."""
-        return cls(dtype=tensor.dtype, shape=tuple(tensor.shape), stride=dense_stride(tensor))
+        return cls(
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            stride=dense_stride(tensor),
+            is_on_device=not host.is_here(tensor),
+        )
+
+    def like(self) -> torch.Tensor:
+        """Allocate a tensor where this worker has one that is there at the sender."""
+        where = here.device.type if self.is_on_device else host.LOCATION
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=where)
 
     def empty(self) -> torch.Tensor:
-        """Allocate a tensor like it."""
+        """Allocate a tensor like it, in host memory."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=host.LOCATION)
 
     @property

@@ -1,0 +1,60 @@
+"""Elastic jobs whose replicas are on the test accelerator end as the run on the CPU.
+
+Attention is mathematics on both sides; the models draw no random numbers, which a device draws
+otherwise than the CPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.accelerator import checks
+from tests.engine import models
+from tests.processes.elastic import drain, kill, run, scale, wait_for_members
+from tests.processes.launching import RunningJob
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+pytestmark = [checks.needs_compiler, pytest.mark.processes, pytest.mark.timeout(300)]
+
+STEPS = 60
+
+
+@pytest.mark.parametrize(
+    ("model", "streams"),
+    [
+        ("gpt", "async"),
+        pytest.param("gpt", "sync", marks=pytest.mark.slow),
+        pytest.param("cnn", "async", marks=pytest.mark.slow),
+        pytest.param("cnn", "sync", marks=pytest.mark.slow),
+    ],
+)
+def test_join_drain_and_kill_leave_no_trace(
+    tmp_path: Path, model: str, streams: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_ASYNC", str(int(streams == "async")))
+
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        drain(job, "r1")
+        wait_for_members(job, "r2")
+        scale(job, 2)
+        wait_for_members(job, "r2", "r3")
+        kill(job, "r2")
+        wait_for_members(job, "r3", "r4")
+
+    outcome = run(
+        tmp_path,
+        model,
+        STEPS,
+        play,
+        replicas=2,
+        pace=0.05,
+        options={"randomness": False},
+        arguments=("--device", "sim"),
+    )
+
+    with sdpa_kernel(SDPBackend.MATH):
+        alone = models.train(models.build(model, randomness=False), STEPS)
+    outcome.check(alone)

@@ -1,0 +1,70 @@
+"""One script alone on the test accelerator has the bits of the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.accelerator import checks
+
+pytestmark = [checks.needs_compiler, pytest.mark.timeout(900)]
+
+SESSIONS = Path(__file__).with_name("sessions.py")
+
+FEW = 6
+"""Of so many features `make test` trains one."""
+
+OTHER_LISTS = "autocast of a device computes other operations in 16 bits"
+DRAWS = "draws random numbers on the device, which has a generator of its own"
+SCRIPT = "this script does not move all that it computes with"
+
+DIFFERENT = {
+    "bfloat16 autocast": OTHER_LISTS,
+    "float16 autocast with GradScaler": OTHER_LISTS,
+    "GradScaler, inf in one slot": OTHER_LISTS,
+    "random augmentation": DRAWS,
+    "attention with dropout": DRAWS,
+    "dropout and random activations": DRAWS,
+    "datasets that return objects": SCRIPT,
+    "a second model trained in the tail": SCRIPT,
+    "weight_norm, old style": "cannot be moved by swapping, which this device needs",
+    "LSTM": "this device has no fused cell",
+}
+"""At most one in ten; why each does."""
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("name", checks.names_in(SESSIONS))
+def test_it_has_the_bits_of_the_cpu(name: str, is_async: bool) -> None:
+    checks.expect(SESSIONS, name, is_async=is_async)
+
+
+def differences(*, every: int, is_async: bool = False, seed: int = 0) -> dict[str, str]:
+    """Train features on both; return in what those differ that do."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.accelerator.features", "--every", str(every)],
+        cwd=checks.ROOT,
+        env=os.environ | {"SIM_ASYNC": str(int(is_async)), "SIM_SEED": str(seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said: dict[str, str] = {}
+    for line in ended.stdout.splitlines():
+        said |= json.loads(line)
+    assert len(said) > 100 // every - 5
+    return {name: what for name, what in said.items() if what}
+
+
+def test_some_features_have_the_bits_of_the_cpu() -> None:
+    assert differences(every=FEW, is_async=True).keys() <= DIFFERENT.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_features_have_the_bits_of_the_cpu_but_for_those_with_a_reason(is_async: bool) -> None:
+    assert differences(every=1, is_async=is_async).keys() == DIFFERENT.keys()
