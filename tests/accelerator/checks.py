@@ -2,7 +2,7 @@
 
 A process that has an accelerator is another one for every test that comes later.  So a file of
 checks is run as a script, once with synchronous and once with asynchronous streams, and a test
-per function says how it ended.
+says which of them failed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +23,19 @@ WITHIN_S = 300.0
 
 needs_compiler = pytest.mark.skipif(bool(sim.why_not()), reason=sim.why_not())
 
-Check = Callable[[], None]
 
-
-def names_in(path: Path) -> list[str]:
+def names_in(path: Path) -> set[str]:
     """Return the names of the checks in a file."""
     starts = (line.removeprefix("def ").partition("(")[0] for line in path.read_text().splitlines())
-    return [start for start in starts if start.startswith("check_")]
+    return {start for start in starts if start.startswith("check_")}
 
 
-@cache
-def results_of(path: Path, *, is_async: bool, seed: int = 0) -> dict[str, str]:
-    """Run a file; return per check why it failed, empty if it did not."""
+def failed_in(path: Path, *, is_async: bool, seed: int = 0) -> dict[str, str]:
+    """Run a file; return the checks that failed, and why.
+
+    Raises:
+        AssertionError: it did not come to its end.
+    """
     environment = os.environ | {"SIM_ASYNC": str(int(is_async)), "SIM_SEED": str(seed)}
     run = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-m", f"tests.accelerator.{path.stem}"],
@@ -49,14 +48,8 @@ def results_of(path: Path, *, is_async: bool, seed: int = 0) -> dict[str, str]:
     )
     lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
     said = {name: why for line in lines for name, why in json.loads(line).items()}
-    return {"": f"exit code {run.returncode}\n{run.stderr[-4000:]}"} | said
-
-
-def expect(path: Path, name: str, *, is_async: bool, seed: int = 0) -> None:
-    """Fail as a check has failed in its process."""
-    results = results_of(path, is_async=is_async, seed=seed)
-    assert name in results, f"{name} was not reached: {results['']}"
-    assert not results[name], results[name]
+    assert said.keys() == names_in(path), f"exit code {run.returncode}\n{run.stderr[-4000:]}"
+    return {name: why for name, why in said.items() if why}
 
 
 def main(defined: dict[str, Any]) -> None:

@@ -22,9 +22,8 @@ ctypes.string_at(torch.ones(3, device="sim").data_ptr(), 4)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("name", checks.names_in(BEHAVIOUR))
-def test_it_does_as_an_accelerator_does(name: str, is_async: bool) -> None:
-    checks.expect(BEHAVIOUR, name, is_async=is_async)
+def test_it_does_as_an_accelerator_does(is_async: bool) -> None:
+    assert checks.failed_in(BEHAVIOUR, is_async=is_async) == {}
 
 
 def test_code_of_the_host_that_touches_its_memory_dies() -> None:

@@ -340,7 +340,7 @@ def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
     update = update_of(model, scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
     before = model.weight.detach().clone()
 
-    update.apply(update.prepare(*reduced(update, 8.0)))
+    update.apply(update.prepare(*reduced(update, 8.0), step=0))
 
     assert torch.equal(model.weight, before - 2.0)
 
@@ -348,7 +348,7 @@ def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
 def test_a_gradient_is_finite_though_its_norm_is_not() -> None:
     update = update_of(nn.Linear(2, 1), max_grad_norm=1.0)
 
-    gradient = update.prepare(*reduced(update, 1e25))
+    gradient = update.prepare(*reduced(update, 1e25), step=0)
 
     assert gradient.norm is not None
     assert gradient.norm.isinf()
@@ -361,7 +361,7 @@ def test_a_nan_is_told_and_the_same_one_whoever_added_it_up() -> None:
         update = update_of(nn.Linear(2, 1), max_grad_norm=1.0)
         buckets, extras = reduced(update, 1.0)
         buckets[0].view(torch.int32)[1] = bits
-        gradient = update.prepare(buckets, extras)
+        gradient = update.prepare(buckets, extras, step=0)
         assert gradient.nonfinite == "the gradient is not finite"
         update.apply(gradient)
         results.append([tensor.view(torch.int32).tolist() for _, tensor in gradient.parts])

@@ -284,7 +284,7 @@ class Training:
             raise RuntimeError("told to commit without a reduced result")
         probe.at("commit", result.step)
         gradient = result.gradient
-        digest = self.update.digest(gradient, result.step)
+        digest = gradient.digest
         is_skipped = bool(gradient.nonfinite) and self.on_nonfinite == "skip"
         self.update.apply(gradient, is_skipped=is_skipped, is_first=result.step == 0)
         self.slots.commit(gradient.extras, is_skipped=is_skipped)
@@ -398,7 +398,8 @@ class Training:
         if extras.is_invalid:
             self.give_up_attempt(buffers_may_be_written=False)
             return
-        gradient = self.update.prepare(buckets, extras)
+        self.comparison.look_again()
+        gradient = self.update.prepare(buckets, extras, step)
         if gradient.nonfinite and self.on_nonfinite == "stop":
             raise UsageError(
                 f"{gradient.nonfinite} at step {step}{self.slots.nonfinite}; the run ends before "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -124,25 +124,32 @@ class Update:
         return self._grad_norm
 
     @torch.no_grad()
-    def prepare(self, buckets: Sequence[torch.Tensor], extras: Extras) -> Gradient:
+    def prepare(self, buckets: Sequence[torch.Tensor], extras: Extras, step: int) -> Gradient:
         """Scale a reduced result to the gradient of the global batch, and look for nan and inf.
 
-        A scaled gradient may overflow: that is the scaler's to see to.
+        All that is read of it is read here, once: nothing waits for a device behind the vote.  A
+        scaled gradient may overflow: that is the scaler's to see to.
         """
-        is_finite(extras.values)
+        are_finite([extras.values])
         factor = self.micro_batch_size / extras.weight if extras.weight else 1.0
         with here.device.without_autocast():
             if not self._is_scaled_by_clipping:
                 factor = scaled(buckets, factor)
             parts = self._parts(buckets, extras)
             norm = self._norm_of(parts, factor)
-            is_sound = norm is not None and bool(norm.isfinite())  # then so is all of it
+            if norm is None:
+                factor = scaled(buckets, factor)
+            digest = self._digest(buckets, extras, step)
+            norm_here = _number(norm)
+            is_sound = norm_here is not None and math.isfinite(norm_here)  # then so is all of it
             if not is_sound:
                 factor = scaled(buckets, factor)
                 is_sound = self._are_finite(buckets)
                 if norm is not None or not is_sound:
                     parts = self._parts(buckets, extras)
                     norm = self._norm_of(parts, factor)
+                    norm_here = _number(norm)
+                    digest = self._digest(buckets, extras, step)  # the same nan everywhere
         nonfinite = ""
         if extras.weight and not math.isfinite(extras.loss):
             nonfinite = f"the loss is {extras.loss}"
@@ -154,12 +161,23 @@ class Update:
             parts=parts,
             factor=factor,
             norm=norm,
+            norm_here=norm_here,
+            digest=digest(),
             nonfinite=nonfinite,
         )
 
+    def _digest(
+        self, buckets: Sequence[torch.Tensor], extras: Extras, step: int
+    ) -> Callable[[], str]:
+        """Start a cheap digest of a step's result: loss, weight, and one bucket in turn."""
+        head = struct.pack("<dd", extras.loss, extras.weight)
+        if not self._buckets:
+            return xxhash.xxh3_128(head).hexdigest
+        return here.device.digest(head, buckets[step % len(self._buckets)])
+
     def _are_finite(self, buckets: Sequence[torch.Tensor]) -> bool:
         """Whether all of the gradient is, on every worker that has a part of it."""
-        found = all([is_finite(flat) for flat in buckets])
+        found = are_finite(buckets)
         return all_agree(found) if self._is_in_parts else found
 
     @torch.no_grad()
@@ -179,7 +197,7 @@ class Update:
             parameter.grad = part
         self._gradients = [part for _, part in gradient.parts]
         # What is skipped is never scaled where it is clipped.
-        self._grad_norm = None if gradient.norm is None else float(gradient.norm)
+        self._grad_norm = gradient.norm_here
         with here.device.without_autocast():
             has_work = bool(gradient.parts) or (self.stages.is_several and gradient.extras.weight)
             if has_work and not is_skipped and self._step(gradient, is_first=is_first):
@@ -229,14 +247,6 @@ class Update:
         """Allow ``optimizer.step`` again."""
         for handle in self._handles:
             handle.remove()
-
-    def digest(self, gradient: Gradient, step: int) -> str:
-        """Return a cheap digest of a step's result: loss, weight, and one bucket in turn."""
-        hasher = xxhash.xxh3_128(struct.pack("<dd", gradient.extras.loss, gradient.extras.weight))
-        if self._buckets:
-            bucket = gradient.buckets[step % len(self._buckets)]
-            here.device.feed(hasher, bucket)
-        return hasher.hexdigest()
 
     def settings(self) -> dict[str, Any]:
         """Return all hyper-parameters, and where the schedules are, as a part of a state."""
@@ -319,7 +329,8 @@ class Update:
         else:
             present = [parameter for parameter, _ in gradient.parts]
             torch.nn.utils.clip_grads_with_norm_(present, max_norm, norm)
-        self._grad_norm = float(norm)
+        if gradient.norm is None:
+            self._grad_norm = float(norm)
 
     def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the gradients of an optimizer; one that overflowed anywhere has everywhere."""
@@ -407,6 +418,12 @@ class Gradient:
     norm: torch.Tensor | None
     """Before clipping, if it was needed so far."""
 
+    norm_here: float | None
+    """The same, read."""
+
+    digest: str
+    """Of a part of it; for comparing replicas."""
+
     nonfinite: str
     """What of the step is nan or inf; empty: nothing."""
 
@@ -419,9 +436,15 @@ def scaled(buckets: Sequence[torch.Tensor], factor: float) -> float:
     return 1.0
 
 
-def is_finite(flat: torch.Tensor) -> bool:
-    """Whether all of it is; makes every nan the same one, since additions keep one of two."""
-    if flat.sum().isfinite():  # reads it once; isfinite() of all of it takes 20 times as long
-        return True
-    flat.masked_fill_(flat.isnan(), math.nan)
-    return bool(flat.isfinite().all())
+def are_finite(flats: Sequence[torch.Tensor]) -> bool:
+    """Whether all of these are; makes every nan the same one, since additions keep one of two."""
+    # A sum reads it once; isfinite() of all of it takes 20 times as long.
+    sums = here.device.read([flat.sum() for flat in flats])()
+    doubtful = [flat for flat, total in zip(flats, sums, strict=True) if not total.isfinite()]
+    for flat in doubtful:
+        flat.masked_fill_(flat.isnan(), math.nan)
+    return all([bool(flat.isfinite().all()) for flat in doubtful])
+
+
+def _number(norm: torch.Tensor | None) -> float | None:
+    return None if norm is None else float(here.device.read([norm])()[0])

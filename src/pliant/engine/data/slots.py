@@ -26,7 +26,7 @@ from pliant.core.step.batching import Node
 from pliant.engine import probe, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
-from pliant.engine.device import host
+from pliant.engine.device import here, host
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.gradient_tree import Position, ValueSums, positions
 from pliant.engine.sharding.stages import Shapes, Stages
@@ -107,8 +107,20 @@ class _OpenSlot:
     request: BatchRequest
     has_backward: bool = False
     weight: float = 0.0
-    loss: float | None = None
+    loss: torch.Tensor | None = None
     """None: no backward so far, or one of weight 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a slot says beside its gradients, on its way to the host."""
+
+    slot: _OpenSlot
+    present: list[int]
+    """Numbers of the parameters that it touched."""
+    is_invalid: bool
+    read: Callable[[], list[torch.Tensor]]
+    """Waits, and returns the loss and the changes of the buffers."""
 
 
 class Slots:
@@ -137,6 +149,8 @@ class Slots:
         self._ledger = ledger
         self._scaler = scaler
         self._stages = stages
+        self._said: list[tuple[Position, _Said | None]] = []
+        """What the slots of the attempt say beside their gradients, on its way to the host."""
         self._attempt: Attempt | None = None
         self._left: list[Position] = []
         self._open: _OpenSlot | None = None
@@ -164,6 +178,7 @@ class Slots:
         self._buffers.begin()
         self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
         self._extras.begin(len(attempt.nodes))
+        self._said = []
         self._loader.want(attempt.step, [position.slot for position in self._left])
 
     def next(self) -> tuple[Any] | None:
@@ -186,6 +201,7 @@ class Slots:
     def _launch_extras(self, attempt: Attempt) -> None:
         """Hand over what goes beside the gradients: every slot is computed."""
         spent_us = int(1e6 * (time.monotonic() - self._began_s))
+        self._push_said()
         self.slot_us = max(1, spent_us // self._entered) if self._entered else UNKNOWN_US
         attempt.launch(self._sums.num_buckets, self._extras.partials())
 
@@ -203,7 +219,7 @@ class Slots:
         with torch.autocast(loss.device.type, enabled=False):
             scale = weight / self._schedule.micro_batch_size
             self._sums.capture(lambda: torch.autograd.backward(root), scale)
-        self._end_backward(slot, float(loss.detach()))
+        slot.loss = loss.detach()
 
     def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
         """Run forward and backward of the open slot as a schedule has it; all have ``shapes``."""
@@ -225,12 +241,12 @@ class Slots:
         randomness.seed_place("slot", *place, *self._stages.coordinates)
         found: list[float | None] = []
         self._sums.let_accumulate(lambda: found.append(run()))
-        loss, slot.weight = self._stages.agree(found[0], slot.weight)
+        value, slot.weight = self._stages.agree(found[0], slot.weight)
         if slot.weight == 0.0:
             self._sums.take_accumulated(None)
             return
         self._sums.take_accumulated(slot.weight / self._schedule.micro_batch_size)
-        self._end_backward(slot, loss)
+        slot.loss = torch.tensor(value, dtype=torch.float64, device=host.LOCATION)
 
     def _without_backward(self, call: str) -> _OpenSlot:
         """Return the open slot, which this call is for."""
@@ -242,11 +258,6 @@ class Slots:
                 f"{call} was called twice for one micro-batch; add the losses, call it once"
             )
         return slot
-
-    def _end_backward(self, slot: _OpenSlot, loss: float) -> None:
-        slot.loss = loss
-        if not math.isfinite(slot.loss) and not self.nonfinite:
-            self.nonfinite = f" in {_named(slot)}"
 
     @property
     def open_slot(self) -> int:
@@ -332,22 +343,33 @@ class Slots:
     def _end(self, position: Position, slot: _OpenSlot | None) -> None:
         """Add the slot's leaves: its own, or absent ones."""
         present = self._sums.close()
-        self._push(position, self._values(slot, present))
+        self._said.append((position, self._say(slot, present)))
 
-    def _values(self, slot: _OpenSlot | None, present: list[int]) -> torch.Tensor | None:
-        """Return what a slot says beside its gradients; None if it is absent."""
+    def _say(self, slot: _OpenSlot | None, present: list[int]) -> _Said | None:
+        """Start reading what a slot says beside its gradients; None if it is absent."""
         if slot is None or slot.loss is None:
             return None
+        changes = self._buffers.changes(slot.position.slot)
+        read = here.device.read([slot.loss, changes])
+        return _Said(slot=slot, present=present, is_invalid=self._sums.is_invalid, read=read)
+
+    def _values(self, said: _Said | None) -> torch.Tensor | None:
+        """Return it as a vector; may wait for the device."""
+        if said is None:
+            return None
+        slot, (loss_there, changes) = said.slot, said.read()
+        loss = float(loss_there)
+        if not math.isfinite(loss) and not self.nonfinite:
+            self.nonfinite = f" in {_named(slot)}"
         values = torch.zeros(self.width, dtype=torch.float64, device=host.LOCATION)
-        told = (slot.loss * slot.weight, slot.weight, 1.0, self._sums.is_invalid)
+        told = (loss * slot.weight, slot.weight, 1.0, said.is_invalid)
         values[:_PRESENCE] = values.new_tensor(told)
         presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
-        if len(present) == self._num_parameters:
+        if len(said.present) == self._num_parameters:
             presence.fill_(1.0)
         else:
-            presence[present] = 1.0
-        buffers = values[_PRESENCE + self._num_parameters :]
-        self._buffers.write_changes(buffers, slot.position.slot)
+            presence[said.present] = 1.0
+        values[_PRESENCE + self._num_parameters :] = changes
         return values
 
     @staticmethod
@@ -367,6 +389,14 @@ class Slots:
             is_last_of_part=position.is_last_of_part,
             is_last=position.is_last,
         )
+
+    def _push_said(self) -> None:
+        """Add up what the slots said; waits once, for the last, behind which all others are."""
+        for said in [said for _, said in self._said if said is not None][-1:]:
+            said.read()
+        for position, each in self._said:
+            self._push(position, self._values(each))
+        self._said = []
 
     def _push(self, position: Position, values: torch.Tensor | None) -> None:
         self._extras.push(

@@ -90,7 +90,7 @@ class TeamSlots(Slots):
             is_own = done.of_shard(self._team.shard) is not None
             self._record(slot, is_own=is_own and self._team.is_first_of_shard)
             own_leaves, together = self._sums.take_leaves()
-            own = self._values(slot, [*own_leaves, *together]) if is_own else None
+            own = self._values(self._say(slot, [*own_leaves, *together])) if is_own else None
             if own is None:
                 own, own_leaves = torch.zeros(self.width, device=host.LOCATION).double(), {}
             values = self._team.gather_values(own)

@@ -10,16 +10,23 @@ nothing but what they copy.
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import xxhash
 
 from pliant.core.errors import ConfigError
 from pliant.engine.device import host, memory
-from pliant.engine.device.base import Device, Mark
+from pliant.engine.device.base import Device, Mark, Part
 from pliant.engine.device.cpu import Cpu
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_STEP = 0x5851F42D4C957F2E
+"""Even, so that its multiples plus one are odd."""
+_WORD = (1 << 32) - 1
 
 
 class Accelerator(Device):
@@ -30,6 +37,8 @@ class Accelerator(Device):
         self._host = Cpu()
         self._generators = torch.get_device_module(kind).default_generators
         self._threads = threading.local()
+        self._factors: dict[torch.device, torch.Tensor] = {}
+        """By device, by what the integers of a tensor are multiplied for a word."""
 
     def check(self, name: str, tensor: torch.Tensor) -> None:
         """See ``Device``."""
@@ -88,6 +97,72 @@ class Accelerator(Device):
         """See ``Device``."""
         torch.accelerator.current_stream(used.device).wait_event(mark)
 
+    def read(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+        """See ``Device``."""
+        found: list[torch.Tensor] = []
+        devices: set[torch.device] = set()
+        for tensor in tensors:
+            tensor = tensor.detach()
+            if host.is_here(tensor):
+                found.append(tensor.clone())
+                continue
+            copy = torch.empty(
+                tensor.shape, dtype=tensor.dtype, device=host.LOCATION, pin_memory=True
+            )
+            found.append(copy.copy_(tensor, non_blocking=True))
+            devices.add(tensor.device)
+        marks = [self.mark(where) for where in devices]
+
+        def values() -> list[torch.Tensor]:
+            for mark in marks:
+                if not mark.query():
+                    mark.synchronize()
+            return found
+
+        return values
+
+    def words(self, parts: Sequence[Part]) -> Callable[[], list[int]]:
+        """See ``Device``."""
+        there: dict[torch.device, list[torch.Tensor]] = {}
+        places: list[tuple[torch.device, int] | int] = []
+        for tensor, start, stop in parts:
+            if host.is_here(tensor):
+                places.append(self.word(tensor, start, stop))
+                continue
+            of_device = there.setdefault(tensor.device, [])
+            places.append((tensor.device, len(of_device)))
+            of_device.append(self._sum_of(_lanes(tensor, start, stop)))
+        read = self.read([torch.stack(sums) for sums in there.values()])
+
+        def values() -> list[int]:
+            found = dict(zip(there, (sums.tolist() for sums in read()), strict=True))
+            return [
+                place if isinstance(place, int) else found[place[0]][place[1]] for place in places
+            ]
+
+        return values
+
+    def digest(self, head: bytes, tensor: torch.Tensor) -> Callable[[], str]:
+        """See ``Device``."""
+        words = self.words([(tensor, 0, tensor.nbytes)])
+        return lambda: xxhash.xxh3_128_hexdigest(head + struct.pack("<q", *words()))
+
+    def change_word(self, change: torch.Tensor) -> float | torch.Tensor:
+        """See ``Device``: the same on the host and on the device, and without waiting for it."""
+        word = self._sum_of(_lanes(change + 0.0, 0, change.nbytes)) >> 32 & _WORD
+        return word.double()
+
+    def _sum_of(self, lanes: torch.Tensor) -> torch.Tensor:
+        """Return a sum of integers, each times an odd number of its place, modulo 2**64.
+
+        One that differs makes another sum, since no odd number divides 2**64.
+        """
+        factors = self._factors.get(lanes.device)
+        if factors is None or factors.numel() < lanes.numel():
+            places = torch.arange(lanes.numel(), dtype=torch.int64, device=lanes.device)
+            factors = self._factors[lanes.device] = places * _STEP | 1
+        return ((lanes + 1) * factors[: lanes.numel()]).sum()
+
     def _stream_of(self, where: torch.device) -> torch.Stream:
         """Return this thread's stream for copies."""
         streams = self._threads.__dict__
@@ -116,3 +191,12 @@ class Accelerator(Device):
         self._host.restore_generators(of_host)
         for generator, state in zip(self._generators, of_devices, strict=True):
             generator.set_state(state)
+
+
+def _lanes(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """Return bytes of a tensor, in logical order, as integers of its elements' size."""
+    flat = tensor.detach().contiguous().reshape(-1).resolve_conj().resolve_neg()
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    size = flat.element_size()
+    return flat.view(_INTEGERS[size])[start // size : stop // size].to(torch.int64)

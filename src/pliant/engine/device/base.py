@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
@@ -19,6 +19,9 @@ from pliant.engine.device import host
 
 Mark = Any
 """A point in the work that was queued on a device; see ``Device.mark``."""
+
+Part = tuple[torch.Tensor, int, int]
+"""A tensor, and its first and last byte that are meant, in logical order; whole elements."""
 
 
 class Hasher(Protocol):
@@ -91,6 +94,13 @@ class Device(ABC):
     def join(self, mark: Mark, used: torch.Tensor) -> None:
         """Let what this thread queues from now on come after a mark; ``used``: what it uses."""
 
+    @abstractmethod
+    def read(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+        """Copy what these tensors hold now; the call returns the copies, in host memory.
+
+        Only the call waits, once for all that was asked for before it.
+        """
+
     # --- computing ------------------------------------------------------------------------
 
     def without_autocast(self) -> AbstractContextManager[Any]:
@@ -115,15 +125,32 @@ class Device(ABC):
 
     # --- digests --------------------------------------------------------------------------
 
+    def words(self, parts: Sequence[Part]) -> Callable[[], list[int]]:
+        """Hash these parts as they are now, for comparing replicas; the call returns 64 bits each.
+
+        Only the call waits for the device.
+        """
+        found = [self.word(tensor, start, stop) for tensor, start, stop in parts]
+        return lambda: found
+
     def word(self, tensor: torch.Tensor, start: int = 0, stop: int | None = None) -> int:
         """Return 64 bits of some of a tensor's bytes, in logical order; for comparing replicas."""
         flat = tensor.detach().contiguous().reshape(-1).resolve_conj().resolve_neg()
         part = host.copy_of(flat.view(torch.uint8)[start:stop])
         return xxhash.xxh3_64_intdigest(cast("Any", part.numpy()))
 
-    def change_word(self, change: torch.Tensor) -> float:
+    def change_word(self, change: torch.Tensor) -> float | torch.Tensor:
         """Return 32 bits of a flat float64 tensor; equal changes have equal ones."""
-        return float(zlib.crc32(host.bytes_of(host.copy_of(change) + 0.0)))  # -0 is 0
+        return float(zlib.crc32(host.bytes_of(change + 0.0)))  # -0 is 0
+
+    def digest(self, head: bytes, tensor: torch.Tensor) -> Callable[[], str]:
+        """Hash bytes and a tensor as it is now, for comparing replicas; the call returns it.
+
+        Only the call waits for the device.
+        """
+        hasher = xxhash.xxh3_128(head)
+        self.feed(hasher, tensor)
+        return hasher.hexdigest
 
     def feed(self, hasher: Hasher, tensor: torch.Tensor) -> None:
         """Hash a tensor's bytes in logical order; the same bytes on every device."""

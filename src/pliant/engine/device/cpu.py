@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -61,6 +61,11 @@ class Cpu(Device):
 
     def join(self, mark: Mark, used: torch.Tensor) -> None:
         """All is complete."""
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+        """See ``Device``."""
+        found = [tensor.detach().clone() for tensor in tensors]
+        return lambda: found
 
     def scalar(self) -> torch.Tensor:
         """See ``Device``."""

@@ -30,6 +30,7 @@ import xxhash
 from pliant.core.agreement import minority
 from pliant.core.errors import StateCorruptError, UsageError
 from pliant.engine.device import here
+from pliant.engine.device.base import Part
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.state import naming
@@ -90,9 +91,13 @@ class StateComparison:
         self._arguments: dict[str, Any] = {}
         self._modes: dict[str, Any] | None = None
         self._objects: Named = {}
-        self._part: dict[TensorPath, tuple[int, int, int]] = {}
-        """First and last byte of what is compared of a tensor in this step, and the digest."""
-        self._weights: list[tuple[str, torch.Tensor]] = []
+        self._looked_at: dict[TensorPath, Part] = {}
+        """What is compared of which tensor in this step."""
+        self._words: Callable[[], list[int]] = list
+        """The words of these, as they were when it began."""
+        self._words_now: Callable[[], list[int]] | None = None
+        """Of these, the parameters' words when the step's last backward had ended."""
+        self._weights: list[str] = []
         """Those parameters of which some is compared in this step."""
 
     def pass_boundary(self, committed: int) -> None:
@@ -122,17 +127,28 @@ class StateComparison:
             return
         self._step = step
         self._first_step = step if self._first_step is None else self._first_step
-        self._part, self._weights = {}, []
+        self._looked_at, self._weights, self._words_now = {}, [], None
         whole: list[tuple[TensorPath, torch.Tensor, int]] = []
         sharded: list[tuple[TensorPath, torch.Tensor, int]] = []
         for path, tensor in self._state.tensors():
             if path[0] == "buffers" and tensor.numel() <= LARGE_NUMEL:
-                self._part[path] = (0, tensor.nbytes, here.device.word(tensor))
+                self._looked_at[path] = (tensor, 0, tensor.nbytes)
             else:
                 turned = sharded if self._sharded and self._is_sharded(path) else whole
                 turned.append((path, tensor, tensor.nbytes))
         self._take_turn(whole)  # by itself: its turns are the same on all workers of a replica
         self._take_turn(sharded)
+        self._words = here.device.words(list(self._looked_at.values()))
+
+    @property
+    def _part(self) -> dict[TensorPath, tuple[int, int, int]]:
+        """First and last byte of what is compared of a tensor in this step, and the digest."""
+        return {
+            path: (first, last, word)
+            for (path, (_, first, last)), word in zip(
+                self._looked_at.items(), self._words(), strict=True
+            )
+        }
 
     def _take_turn(self, turned: Sequence[tuple[TensorPath, torch.Tensor, int]]) -> None:
         """Look at this step's part of these tensors."""
@@ -143,10 +159,16 @@ class StateComparison:
                 return
             if start < size and size:
                 first, last = max(0, start), min(size, start + PART_BYTES)
-                self._part[path] = (first, last, here.device.word(tensor, first, last))
+                self._looked_at[path] = (tensor, first, last)
                 if path[0] == "parameters":
-                    self._weights.append((path[1], tensor))
+                    self._weights.append(path[1])
             start -= size
+
+    def look_again(self) -> Callable[[], list[int]]:
+        """Look at the parameters once more; every backward of the step has ended."""
+        looked_at = [self._looked_at["parameters", name] for name in self._weights]
+        self._words_now = here.device.words(looked_at)
+        return self._words_now
 
     def digests(self) -> tuple[int, ...]:
         """Return the digest of each aspect, to be said with a vote.
@@ -178,9 +200,15 @@ class StateComparison:
         arguments, settings, modes, flags, _, objects = digests
         part = {path: found for path, found in self._part.items() if not self._is_sharded(path)}
         if self._step == self._first_step:
-            for path, tensor in self._state.tensors():
-                if path[0] != "buffers" and not self._is_sharded(path):
-                    part[path] = (0, tensor.nbytes, here.device.word(tensor))
+            tensors = [
+                (path, (tensor, 0, tensor.nbytes))
+                for path, tensor in self._state.tensors()
+                if path[0] != "buffers" and not self._is_sharded(path)
+            ]
+            words = here.device.words([one for _, one in tensors])()
+            part |= {
+                path: (0, last, w) for (path, (*_, last)), w in zip(tensors, words, strict=True)
+            }
         if self._sharded and not self._is_kept:  # the script's objects may have a worker's parts
             objects = UNKNOWN
         return arguments, settings, modes, flags, _digest(part), objects
@@ -205,16 +233,18 @@ class StateComparison:
     def whole(self) -> Named:
         """Name everything, between two steps."""
         state = self._state
-        tensors = dict(naming.told(path, here.device.word(t)) for path, t in state.tensors())
+        paths, all_of = zip(*((path, (t, 0, t.nbytes)) for path, t in state.tensors()), strict=True)
+        tensors = dict(map(naming.told, paths, here.device.words(all_of)()))
         settings, flags = naming.named(self._settings()), naming.named(state.flags())
         first = naming.named(self._arguments) | settings
         return first | flags | tensors | naming.named(state.objects())
 
     def _check_parameters(self) -> None:
         """See what neither a version nor an address tells: ``weight.data.mul_(2)``."""
-        for name, tensor in self._weights:
-            first, last, digest = self._part["parameters", name]
-            if digest != here.device.word(tensor, first, last):
+        now, self._words_now = self._words_now or self.look_again(), None
+        before = dict(zip(self._looked_at, self._words(), strict=True))
+        for name, word in zip(self._weights, now(), strict=True):
+            if before["parameters", name] != word:
                 raise UsageError(
                     f"the values of {name!r} changed inside the loop over a step; change them "
                     "before that loop, or after it"

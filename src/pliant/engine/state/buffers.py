@@ -68,10 +68,13 @@ class BufferRules:
             buffer.rewind()
 
     @torch.no_grad()
-    def write_changes(self, out: torch.Tensor, slot: int) -> None:
-        """Write what the slot that just ended changed into ``out``, which is zero."""
-        for buffer, part in self._parts(out):
+    def changes(self, slot: int) -> torch.Tensor:
+        """Return what the slot that just ended changed, on the device of the buffers."""
+        where = next((one.tensor.device for one in self._kept), torch.device(host.LOCATION))
+        changes = torch.zeros(self.width, dtype=torch.float64, device=where)
+        for buffer, part in self._parts(changes):
             buffer.write(part, slot)
+        return changes
 
     @torch.no_grad()
     def commit(self, total: torch.Tensor, num_computed: int) -> None:
@@ -89,7 +92,7 @@ class BufferRules:
         for buffer, part in self._parts(total):
             buffer.rewind()
             if num_computed:
-                buffer.commit(part.to(buffer.tensor.device), num_computed)
+                buffer.commit(part, num_computed)
         for quantiser in self._quantisers if num_computed else ():
             _derive(quantiser)
 
@@ -158,7 +161,7 @@ class _Buffer:
         if not change.any():
             return  # a buffer that nobody changed keeps its bits
         base = self._base()
-        _real(self.tensor).copy_(base + change.reshape(base.shape))
+        _real(self.tensor).copy_(base + change.to(base.device).reshape(base.shape))
 
 
 class _SumBuffer(_Buffer):
@@ -208,7 +211,7 @@ class _AgreeBuffer(_Buffer):
             )
         if not change.any():
             return
-        change = change.reshape(self.start.shape)
+        change = change.to(self.start.device).reshape(self.start.shape)
         if self.start.dtype is torch.bool:
             self.tensor.copy_(self.start.logical_xor(change != 0))
         else:
