@@ -20,7 +20,8 @@ from pliant.engine.member.group_builds import GroupBuilds
 from pliant.engine.member.runtime import ProtocolRuntime
 from pliant.engine.reduce.buckets import Layout
 
-ROOMS = ("engine/member", "engine/comm", "engine/worker", "agent")
+ROOMS = ("engine/member", "engine/comm")
+"""Whose objects several threads use."""
 OTHERS = {
     "sys",  # what the interpreter would have set
     "stop",  # an exception of the script's
