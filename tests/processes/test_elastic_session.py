@@ -360,3 +360,25 @@ def test_fast_reduction_gives_every_replica_the_same_weights(tmp_path: Path, wor
 
     assert len({line["digest"] for line in outcome.digests}) == 1
     assert len(outcome.digests) == 3 * workers
+
+
+@also_in_two_workers
+def test_a_state_that_cannot_be_sent_ends_the_job_within_its_budget(
+    tmp_path: Path, workers: int
+) -> None:
+    outcome = run(
+        tmp_path,
+        "gpt",
+        8,
+        nothing,
+        replicas=2,
+        least=2,
+        restarts=2,
+        workers=workers,
+        arguments=("--unsent",),
+        expected_code=1,
+    )
+
+    (end,) = outcome.kinds("end_job")
+    assert "the restart budget of 2 is spent and fewer than minReplicas=2 are left" in end["reason"]
+    assert "was refused: the state cannot be sent: no memory to send from" in end["reason"]

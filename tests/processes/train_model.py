@@ -27,6 +27,7 @@ from pliant import Session
 from pliant.core.text import worker_name
 from pliant.engine.member import elastic
 from pliant.engine.reduce import shared_memory
+from pliant.engine.state import transfer
 from pliant.engine.worker.bootstrap import worker_context
 from pliant.testing import faults
 
@@ -37,14 +38,9 @@ def main() -> None:
     if options.mesh:
         pliant.mesh(**json.loads(options.mesh))
     case = build(options, me)
-    if options.device != "cpu":
-        from tests.accelerator import sim
-
-        sim.install()
-        sim.move(case, options.device)
     if options.seed_by_rank:
         reset(case.model)
-    torch.set_default_device(options.default_device)
+    prepare(options, case)
     elastic.LEFT_EARLY_S = 1.0
     shared_memory.SMALL_BYTES = options.windows_above
 
@@ -101,6 +97,22 @@ def main() -> None:
     await_file(options.leave_when)
     line = {"replica": me, "digest": digest, "committed": who[0].committed}
     append(options.digest_file, line)
+
+
+def prepare(options: argparse.Namespace, case: models.Case) -> None:
+    """Put the model, and new tensors, where they are to be; break what is to be broken."""
+    if options.device != "cpu":
+        from tests.accelerator import sim
+
+        sim.install()
+        sim.move(case, options.device)
+    torch.set_default_device(options.default_device)
+    if options.unsent:
+        transfer._send = refuse_to_send  # type: ignore[assignment]
+
+
+def refuse_to_send(*state: Any) -> None:
+    raise RuntimeError("no memory to send from")
 
 
 def build(options: argparse.Namespace, me: str) -> models.Case:
@@ -173,6 +185,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")
     parser.add_argument("--naps", default="{}", help="JSON: seconds to wait there, by worker")
+    parser.add_argument("--unsent", action="store_true", help="no state can be sent")
     parser.add_argument("--spoil", help="the replica that changes its weights in a tail")
     parser.add_argument("--checkpoint", help="where the run is kept")
     parser.add_argument("--every", default="3steps", help="how often")

@@ -137,6 +137,11 @@ class StateHandover:
 
     def _send(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)
+
+        def refuse(why: str) -> None:
+            for rank in resolution.joiners:
+                self._refuse(order, order.replicas[rank], f"the state cannot be sent: {why}")
+
         try:
             self._sent = send_state(
                 group,
@@ -145,10 +150,10 @@ class StateHandover:
                 joiners=resolution.joiners,
                 replicas=order.replicas,
                 value=self._callbacks.state_to_send(),
+                unable=refuse,
             )
         except CodecError as error:  # the script put something into its state since it began
-            for rank in resolution.joiners:
-                self._refuse(order, order.replicas[rank], f"the state cannot be sent: {error}")
+            refuse(str(error))
             raise GroupBroken(order.generation, str(error)) from error
         attributes = self._callbacks.dataset_attributes()
         group.submit(lambda comm: comm.share(_DATASET, attributes))

@@ -31,7 +31,12 @@ import torch
 import xxhash
 
 from pliant.core.errors import PliantError
-from pliant.engine.comm.communicator import Communicator, Transfer
+from pliant.engine.comm.communicator import (
+    Communicator,
+    GroupBroken,
+    OperationFailed,
+    Transfer,
+)
 from pliant.engine.comm.group import Group, Ticket
 from pliant.engine.device import here, host
 from pliant.engine.reduce.buckets import dense_stride
@@ -64,6 +69,7 @@ def send_state(
     joiners: Sequence[int],
     replicas: Sequence[str],
     value: Any,
+    unable: Callable[[str], None] = lambda why: None,
 ) -> Ticket[None]:
     """Offer this survivor's state; every survivor calls it, every joiner ``receive_state``.
 
@@ -79,6 +85,8 @@ def send_state(
         replicas: names of all, in rank order.
         value: anything the codec takes; its tensors go to the stream.  All of it must be equal on
             all survivors: the ticket fails with ``SurvivorsDiffer`` if it is not.
+        unable: told why this survivor cannot send, on the communication thread, before the others
+            notice; not where a peer or the state is to blame.
 
     Raises:
         CodecError: ``value`` holds something that cannot travel.
@@ -86,7 +94,17 @@ def send_state(
     document, tensors = tagged_codec.encode(value)
     manifest = _Manifest(document, tuple(map(TensorSpec.of, tensors)))
     parties = _Parties(stamp, tuple(survivors), tuple(joiners), tuple(replicas))
-    return group.submit(lambda comm: _send(comm, parties, manifest, tensors, value))
+
+    def send(comm: Communicator) -> None:
+        try:
+            _send(comm, parties, manifest, tensors, value)
+        except (GroupBroken, OperationFailed, TransferRefused, SurvivorsDiffer):
+            raise
+        except Exception as error:
+            unable(str(error))
+            raise
+
+    return group.submit(send)
 
 
 def receive_state(
