@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tests.features.feature import Feature
 
+KILLS = "tests/processes/test_kills.py"
 SEVERAL = "tests/processes/test_several_trainers.py"
 JOINED = f"{SEVERAL}::test_join_drain_and_the_death_of_either_worker_leave_no_trace"
 FED = "tests/processes/test_data_of_two_workers.py"
@@ -20,6 +21,7 @@ GIVEN = f"{FED}::test_two_workers_get_what_one_gets"
 OTHER_LENGTH = f"{FED}::test_a_joiner_with_another_length_is_refused"
 
 TESTED = {
+    "`session.evaluate`": f"{KILLS}::test_a_kill_of_one_of_two_workers_loses_nothing",
     "add_param_group in a tail": JOINED,
     "ReduceLROnPlateau by name": JOINED,
     "samplers of every kind": GIVEN,

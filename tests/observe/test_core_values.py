@@ -95,7 +95,7 @@ def test_a_field_that_is_missing_has_its_default_and_an_unknown_one_does_not_mat
         (events.NodeJoined, [], "no node_joined"),
         (events.Busy, {"replica": "r1", "max_s": "nan"}, "max_s: 'nan' is no number"),
         (events.Exited, {"replica": "r1", "kind": "bored"}, "kind: 'bored' is not a valid"),
-        (JobSettings, {"policy": {"min_replicas": 0}}, "policy: minReplicas must be a whole"),
+        (JobSettings, {"restart_budget": -1}, "restart_budget must be at least 0"),
         (Job, {"kept": [{"is": "end_job"}]}, "kept: none of 29 kinds of values"),
         (Register, {"homes": [["r1"]]}, "homes: 1 values where 2 belong together"),
     ],
