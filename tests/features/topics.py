@@ -100,7 +100,7 @@ TOPICS = (
         "Sizes obey min <= start <= max. [The elastic policy](../explanation/policy.md) has "
         "every field with its "
         "range.",
-        ("core/job/", "core/membership/", "core/policy/"),
+        ("core/job/", "core/policy/"),
     ),
     Topic(
         "The command line",
