@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
 from tests.accelerator import checks, sim
 from tests.engine import models
+from torch import nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import pliant
 
 
 def digest(name: str, device: str, steps: int = 6, **arguments: Any) -> str:
@@ -28,6 +33,54 @@ def check_convolutions_and_batch_norm() -> None:
 
 def check_mixture_of_experts() -> None:
     assert digest("moe", "cpu") == digest("moe", "sim")
+
+
+class Halves(nn.Module):
+    """A model in two halves, each of which may be somewhere else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+        self.wheres = ("cpu", "cpu")
+
+    def move(self, first: str, last: str) -> None:
+        self.wheres = first, last
+        self.first.to(first)
+        self.norm.to(last)
+        self.last.to(last)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        first, last = self.wheres
+        hidden = self.first(points.to(first)).tanh()
+        scores: torch.Tensor = self.last(self.norm(hidden.to(last)))
+        return scores
+
+
+def digest_of_halves(first: str, last: str) -> str:
+    pliant.seed(3)
+    model = Halves()
+    model.move(first, last)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+    with pliant.Session(
+        model=model,
+        optimizer=optimizer,
+        dataset=models.Points(44),
+        global_batch_size=12,
+        micro_batch_size=2,
+        max_grad_norm=1.0,
+    ) as session:
+        for step in session.steps(6):
+            for points, labels in step:
+                scores = model(points)
+                step.backward(functional.cross_entropy(scores, labels.to(scores.device)))
+        return session.state_digest()
+
+
+def check_a_model_on_two_devices_and_partly_on_the_host() -> None:
+    alone = digest_of_halves("cpu", "cpu")
+    assert digest_of_halves("sim:0", "sim:1") == alone
+    assert digest_of_halves("cpu", "sim:1") == alone
+    assert digest_of_halves("sim:0", "cpu") == alone
 
 
 def waits_of_a_step(name: str, **options: Any) -> Counter[str]:

@@ -183,7 +183,8 @@ def clip_by_norm(
     """
     by = torch.clamp(max_norm / (norm + 1e-6), max=1.0) * factor
     for tensor in tensors:
-        local_of(tensor).mul_(by)
+        local = local_of(tensor)
+        local.mul_(by.to(local.device))
 
 
 def all_agree(flag: bool) -> bool:

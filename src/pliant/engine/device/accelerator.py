@@ -10,7 +10,6 @@ nothing but what they copy.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -145,7 +144,7 @@ class Accelerator(Device):
     def digest(self, head: bytes, tensor: torch.Tensor) -> Callable[[], str]:
         """See ``Device``."""
         words = self.words([(tensor, 0, tensor.nbytes)])
-        return lambda: xxhash.xxh3_128_hexdigest(head + struct.pack("<q", *words()))
+        return lambda: xxhash.xxh3_128_hexdigest(head + repr(words()).encode())
 
     def change_word(self, change: torch.Tensor) -> float | torch.Tensor:
         """See ``Device``: the same on the host and on the device, and without waiting for it."""
