@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,6 +83,20 @@ def check_a_model_on_two_devices_and_partly_on_the_host() -> None:
     assert digest_of_halves("sim:0", "sim:1") == alone
     assert digest_of_halves("cpu", "sim:1") == alone
     assert digest_of_halves("sim:0", "cpu") == alone
+
+
+def check_saved_weights_are_read_where_there_is_no_accelerator() -> None:
+    path = Path(tempfile.mkdtemp()) / "weights.pt"
+    case = models.build("gpt", randomness=False)
+    sim.move(case, "sim")
+    models.train(case, 2, on_end=lambda session: session.save(path))
+    weights, own = torch.load(path, weights_only=True), case.model.state_dict()
+    path.unlink()
+    path.parent.rmdir()
+    assert {value.device.type for value in weights.values()} == {"cpu"}
+    assert all(torch.equal(weights[name], own[name].cpu()) for name in own)
+    places = [value.data_ptr() for value in weights.values()]
+    assert len(set(places)) < len(places), "tied weights are written once"
 
 
 def waits_of_a_step(name: str, **options: Any) -> Counter[str]:

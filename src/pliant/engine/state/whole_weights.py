@@ -17,7 +17,7 @@ import os
 import textwrap
 import zipfile
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class WeightsFile:
             UsageError: two stages give something the same name.
         """
         if not self.is_in_parts:
-            _save(self._model.state_dict(), target)
+            _save(_in_host_memory(self._model.state_dict()), target)
         elif not self._is_first:
             self._gather(None)
         else:
@@ -176,6 +176,18 @@ class _Paper:
         like = torch.empty_like(whole, device="meta")  # strides without gaps
         copy = host.tensor_of(memory, whole.dtype).as_strided(like.shape, like.stride())
         return copy.copy_(whole)
+
+
+def _in_host_memory(weights: dict[str, Any]) -> dict[str, Any]:
+    """Let what is on an accelerator be read where there is none; what was one tensor stays one."""
+    copies: dict[Hashable, torch.Tensor] = {}
+    for name, value in weights.items():
+        if isinstance(value, torch.Tensor) and value.device.type != host.LOCATION:
+            key = (value.device, host.address_of(value), value.dtype, value.shape, value.stride())
+            if key not in copies:
+                copies[key] = host.copy_of(value)
+            weights[name] = copies[key]
+    return weights
 
 
 def _save(weights: dict[str, Any], target: Path) -> None:
