@@ -64,6 +64,23 @@ def digest_of(name: str, steps: int = 6, **arguments: Any) -> str:
     return models.train(models.build(name), steps, **arguments)
 
 
+def test_a_loss_that_the_script_changes_behind_its_backward_counts_as_it_was() -> None:
+    def losses(factor: float) -> list[float]:
+        torch.manual_seed(0)
+        arguments, found = small(), []
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(3):
+                for batch in step:
+                    loss = loss_of(arguments["model"], batch)
+                    step.backward(loss)
+                    with torch.no_grad():
+                        loss *= factor
+                found.append(step.loss)
+        return found
+
+    assert losses(4.0) == losses(1.0)
+
+
 def test_epochs_are_counted_in_steps_of_which_the_last_may_be_short() -> None:
     arguments = small()  # 20 samples, 8 a step
     seen = []

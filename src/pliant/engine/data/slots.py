@@ -107,8 +107,10 @@ class _OpenSlot:
     request: BatchRequest
     has_backward: bool = False
     weight: float = 0.0
-    loss: torch.Tensor | None = None
-    """None: no backward so far, or one of weight 0."""
+    loss: Callable[[], list[torch.Tensor]] | None = None
+    """Reads it as it was in the backward: the script may change the tensor in place behind that.
+
+    None: no backward so far, or one of weight 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +121,9 @@ class _Said:
     present: list[int]
     """Numbers of the parameters that it touched."""
     is_invalid: bool
-    read: Callable[[], list[torch.Tensor]]
-    """Waits, and returns the loss and the changes of the buffers."""
+    loss: Callable[[], list[torch.Tensor]]
+    changes: Callable[[], list[torch.Tensor]]
+    """Of the buffers; this and ``loss`` wait for the device."""
 
 
 class Slots:
@@ -219,7 +222,7 @@ class Slots:
         with torch.autocast(loss.device.type, enabled=False):
             scale = weight / self._schedule.micro_batch_size
             self._sums.capture(lambda: torch.autograd.backward(root), scale)
-        slot.loss = loss.detach()
+        slot.loss = here.device.read([loss])
 
     def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
         """Run forward and backward of the open slot as a schedule has it; all have ``shapes``."""
@@ -246,7 +249,8 @@ class Slots:
             self._sums.take_accumulated(None)
             return
         self._sums.take_accumulated(slot.weight / self._schedule.micro_batch_size)
-        slot.loss = torch.tensor(value, dtype=torch.float64, device=host.LOCATION)
+        agreed = torch.tensor(value, dtype=torch.float64, device=host.LOCATION)
+        slot.loss = lambda: [agreed]
 
     def _without_backward(self, call: str) -> _OpenSlot:
         """Return the open slot, which this call is for."""
@@ -349,16 +353,19 @@ class Slots:
         """Start reading what a slot says beside its gradients; None if it is absent."""
         if slot is None or slot.loss is None:
             return None
-        changes = self._buffers.changes(slot.position.slot)
-        read = here.device.read([slot.loss, changes])
-        return _Said(slot=slot, present=present, is_invalid=self._sums.is_invalid, read=read)
+        return _Said(
+            slot=slot,
+            present=present,
+            is_invalid=self._sums.is_invalid,
+            loss=slot.loss,
+            changes=here.device.read([self._buffers.changes(slot.position.slot)]),
+        )
 
     def _values(self, said: _Said | None) -> torch.Tensor | None:
         """Return it as a vector; may wait for the device."""
         if said is None:
             return None
-        slot, (loss_there, changes) = said.slot, said.read()
-        loss = float(loss_there)
+        slot, loss = said.slot, float(said.loss()[0])
         if not math.isfinite(loss) and not self.nonfinite:
             self.nonfinite = f" in {_named(slot)}"
         values = torch.zeros(self.width, dtype=torch.float64, device=host.LOCATION)
@@ -369,7 +376,7 @@ class Slots:
             presence.fill_(1.0)
         else:
             presence[said.present] = 1.0
-        values[_PRESENCE + self._num_parameters :] = changes
+        values[_PRESENCE + self._num_parameters :] = said.changes()[0]
         return values
 
     @staticmethod
@@ -393,7 +400,7 @@ class Slots:
     def _push_said(self) -> None:
         """Add up what the slots said; waits once, for the last, behind which all others are."""
         for said in [said for _, said in self._said if said is not None][-1:]:
-            said.read()
+            said.changes()
         for position, each in self._said:
             self._push(position, self._values(each))
         self._said = []
