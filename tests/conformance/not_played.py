@@ -22,6 +22,7 @@ ALSO_LIVE = {
     "a_device_is_in_use_by_others": "exit taken",
     "a_host_refuses_its_replicas": "exit short",
     "a_killed_member_keeps_its_slots": "kill",
+    "a_member_hangs_as_the_run_is_told_to_end": "stop pressed=",
     "a_script_without_a_session": "exit early",
     "a_slow_replica_of_a_job_that_stops_stays": "progressed slow=",
     "a_worker_keeps_its_replica_waiting": "progressed held_up_by=",

@@ -74,6 +74,10 @@ def digests(directory: Path) -> list[str]:
     return [line for line in lines if line.startswith("digest")]
 
 
+def has_stopped(job: RunningJob) -> bool:
+    return time.monotonic() - float(job.records("commit")[-1]["mono"]) > 2.0
+
+
 def test_a_script_may_keep_the_interpreter_lock_for_longer_than_a_heartbeat(
     tmp_path: Path,
 ) -> None:
@@ -98,9 +102,6 @@ def test_who_keeps_the_lock_through_several_attempts_of_a_resize_is_waited_for(
     tmp_path: Path, members: int
 ) -> None:
     """Nobody can build a group with it meanwhile, and nobody is to blame: no joiner either."""
-
-    def has_stopped(job: RunningJob) -> bool:
-        return time.monotonic() - float(job.records("commit")[-1]["mono"]) > 2.0
 
     def grow(job: RunningJob) -> None:
         job.wait_for_steps(6)
@@ -136,6 +137,47 @@ def test_a_loop_that_hangs_is_ended_at_once_if_one_does_not_want_to_wait(tmp_pat
         assert answer.json()["reason"] == "stopped on request, at once, after 0 steps"
         assert job.exit_code() == 3
         job.assert_nothing_is_left()
+
+
+def test_sigterm_ends_a_run_that_comes_to_no_boundary_within_the_grace(tmp_path: Path) -> None:
+    grace = {"graceful_shutdown_timeout_s": 0.4}
+    with running(tmp_path, FAKE_WORKER, 2, 600, replicas=2, policy=grace) as job:
+        job.wait_for(lambda: job.records("switch"), "they train")
+
+        job.process.send_signal(signal.SIGTERM)
+
+        assert job.exit_code() == 3, job.said()
+        assert "without reaching a step boundary in time" in job.records("job_ended")[-1]["reason"]
+        job.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["hang", "lock"])
+def test_sigterm_kills_who_hangs_and_lets_the_others_save(tmp_path: Path, how: str) -> None:
+    """Also who keeps the interpreter lock, and cannot even say so."""
+
+    def hang_and_end(job: RunningJob) -> None:
+        job.wait_for_steps(6)
+        job.wait_for(lambda: has_stopped(job), "r1 waits for r2")
+        job.process.send_signal(signal.SIGTERM)
+
+    outcome = elastic.run(
+        tmp_path,
+        "gpt",
+        10_000,
+        hang_and_end,
+        replicas=2,
+        faults=f"r2@micro_batch:6={how}:10000",
+        arguments=("--checkpoint", tmp_path / "kept", "--every", "100000steps"),
+        policy={"graceful_shutdown_timeout_s": 6.0},
+        expected_code=3,
+    )
+
+    ended = {one["replica"]: one["reason"] for one in outcome.kinds("end_replica")}
+    assert ended["r2"] == "the job is to stop, and the others wait for it"
+    committed = outcome.kinds("commit")[-1]["step"] + 1
+    assert outcome.kinds("saved")[-1]["committed"] == committed > 6
+    assert "stopped on request after" in outcome.kinds("job_ended")[-1]["reason"]
 
 
 def test_the_last_holder_of_the_state_is_waited_for_while_it_is_stopped(tmp_path: Path) -> None:

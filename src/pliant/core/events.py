@@ -403,6 +403,8 @@ class StopRequested:
     """Someone wants the job to stop: at the next step boundary, or at once and without saving."""
 
     at_once: bool = False
+    is_pressed: bool = False
+    """Who asks is about to be ended itself: it has the policy's graceful time-out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -354,7 +354,7 @@ def _interrupts(host: Host, out: Path) -> dict[int, Callable[[], None]]:
     def stop(why: str) -> None:
         host.asked.append(why)
         host.stopped.set()
-        host.driver.put(StopRequested())
+        host.driver.put(StopRequested(is_pressed=True))
 
     def interrupt() -> None:
         if "Ctrl-C" in host.asked:

@@ -310,7 +310,12 @@ _VERBS = {
     "scale": _Verb(events.Scaled, {"target": _COUNT}),
     "drain": _Verb(events.DrainRequested, {}, "replica", (_always("notice_s", _SECONDS, "30"),)),
     "kill": _Verb(events.KillRequested, {}, "replica"),
-    "stop": _Verb(events.StopRequested, {}, "", (_option("now", _YES, of="at_once"),)),
+    "stop": _Verb(
+        events.StopRequested,
+        {},
+        "",
+        (_option("now", _YES, of="at_once"), _option("pressed", _YES, of="is_pressed")),
+    ),
     "suspend": _Verb(events.SuspendRequested, {}, "", (_REASON,)),
     "offer": _Verb(
         events.Offered,

@@ -218,8 +218,10 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
             requests.on_kill(tx, name)
         case events.StopRequested(at_once=True):
             lifecycle.stop_at_once(tx)
-        case events.StopRequested():
+        case events.StopRequested(is_pressed=is_pressed):
             lifecycle.stop(tx, StopKind.STOP)
+            if is_pressed:
+                lifecycle.press(tx)
         case events.SuspendRequested(reason=reason):
             lifecycle.suspend(tx, reason)
         case events.Offered():

@@ -28,7 +28,15 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
 from pliant.core.membership import changes
-from pliant.core.membership.state import NEVER, busy_until_s, is_finished, members, under_way
+from pliant.core.membership.failure import worker_activity
+from pliant.core.membership.state import (
+    NEVER,
+    busy_until_s,
+    dispensable,
+    is_finished,
+    members,
+    under_way,
+)
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.text import counted, worker_name
@@ -78,12 +86,37 @@ def begin_stop(tx: Transaction, cause: JobPhaseCause) -> None:
     tx.job.ending = replace(tx.job.ending, stop_by_s=tx.now_s + tx.moment.timeouts.step_s)
 
 
+def press(tx: Transaction, within_s: float | None = None) -> None:
+    """Let a stop that is under way take no longer than this, unless it was told so before.
+
+    After half of the time those are ended for whom the others wait, which then make the step
+    without them.  ``within_s``: by default as long as a replica that leaves may take, or four
+    usual steps.
+    """
+    ending = tx.job.ending
+    if tx.job.phase is not JobPhase.STOPPING or ending.stop_rest_s < NEVER:
+        return
+    if within_s is None:
+        usual_s = 4 * tx.job.sizing.costs.usual_step_s
+        within_s = max(tx.settings.policy.graceful_shutdown_timeout_s, usual_s)
+    by_s = min(ending.stop_by_s, tx.now_s + within_s / 2)
+    tx.job.ending = replace(ending, stop_by_s=by_s, stop_rest_s=within_s / 2)
+
+
 def end_if_stop_is_overdue(tx: Transaction) -> None:
     """End a job whose members do not come to the boundary at which they were to stop."""
     known = tx.job.membership
     if tx.job.ending.stop_by_s <= tx.now_s:  # who saves its last state says that it is busy
         tx.job.ending = replace(tx.job.ending, stop_by_s=busy_until_s(known, members(known)))
-    if tx.job.ending.stop_by_s <= tx.now_s:
+    if tx.job.ending.stop_by_s > tx.now_s:
+        return
+    rest_s = tx.job.ending.stop_rest_s
+    if 0.0 < rest_s < NEVER:
+        tx.job.ending = replace(tx.job.ending, stop_by_s=tx.now_s + rest_s, stop_rest_s=0.0)
+        if hung := dispensable(known, worker_activity.awaited(known)):
+            why = "the job is to stop, and the others wait for it"
+            replicas.accept_membership(tx, changes.end(known, hung, why, tx.moment))
+    else:
         late = f"{_stopped(tx.job)}, without reaching a step boundary in time"
         _end_stopped(tx, late)
 
@@ -107,6 +140,7 @@ def suspend_if_all_must_leave(tx: Transaction) -> None:
         else:
             tx.notes.append("every replica is reclaimed and there is no room for another")
         stop(tx, StopKind.SUSPEND)
+        press(tx, min(job.replicas[name].due_s for name in present) - tx.now_s)
 
 
 # --- at the end of the training ----------------------------------------------------------

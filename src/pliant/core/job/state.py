@@ -305,6 +305,10 @@ class Ending:
     stop_by_s: float = NEVER
     """When a stop no longer waits for a step boundary."""
 
+    stop_rest_s: float = NEVER
+    """For how long it waits once more then, without those for whom the others wait; 0: it does.
+    NEVER: nobody is in a hurry."""
+
     last_step: tuple[Lineage, int] | None = None
     """A replica has done the last step: of which history, and how many steps that are."""
 
