@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from pliant.engine.session import Session
     from pliant.engine.sharding.device_mesh import mesh
     from pliant.engine.worker.once import once, run_dir
+    from pliant.engine.worker.own_device import device
 
 _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     **dict.fromkeys(("ConfigError", "PliantError", "UsageError"), "pliant.core.errors"),
     "Session": "pliant.engine.session",
+    "device": "pliant.engine.worker.own_device",
     "mesh": "pliant.engine.sharding.device_mesh",
     "once": "pliant.engine.worker.once",
     "run_dir": "pliant.engine.worker.once",
@@ -32,6 +34,7 @@ __all__ = [
     "PliantError",
     "Session",
     "UsageError",
+    "device",
     "mesh",
     "once",
     "run_dir",

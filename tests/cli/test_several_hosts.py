@@ -75,10 +75,10 @@ def test_what_is_no_number_of_hosts_is_refused(nodes: str) -> None:
 
 
 def test_replicas_of_a_host_are_reached_where_the_coordinator_is_found() -> None:
-    here = joining(settings())
+    here = joining(settings(), {})
 
     assert (here.address, here.agent.address) == ("127.0.0.1", "127.0.0.1")
-    assert joining(settings(interface="lo")).agent.address in ("127.0.0.1", "::1")
+    assert joining(settings(interface="lo"), {}).agent.address in ("127.0.0.1", "::1")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_who_joins_waits_for_the_token_and_then_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(several_hosts, "TOKEN_S", 0.3)
-    here = joining(settings(token_file=tmp_path / "job.token"))
+    here = joining(settings(token_file=tmp_path / "job.token"), {})
 
     with pytest.raises(ConfigError, match=r"job\.token is not there; copy it from the host that"):
         take_part(here, WHAT, {})
@@ -187,7 +187,7 @@ def test_the_agent_of_a_host_that_joins_has_the_grace_that_was_given(
     given: str | None, grace_s: float
 ) -> None:
     """As that of ``pliant agent``, with the same time unless it is told another."""
-    here = joining(settings(grace=given))
+    here = joining(settings(grace=given), {})
 
     assert here.agent_of(WHAT, {}).grace_s == grace_s
     assert seconds("--grace", signature(run_commands.agent).parameters["grace"].default) == GRACE_S
@@ -195,7 +195,7 @@ def test_the_agent_of_a_host_that_joins_has_the_grace_that_was_given(
 
 def test_a_grace_that_is_no_time_is_refused_where_it_was_given() -> None:
     with pytest.raises(ConfigError, match="--grace 'soon' is no duration"):
-        joining(settings(grace="soon"))
+        joining(settings(grace="soon"), {})
 
 
 PLACES = "gone.invalid:7000,127.0.0.2:7341,10.254.254.254:7000"
@@ -205,9 +205,9 @@ def test_a_host_is_the_one_of_the_places_that_has_its_address(tmp_path: Path) ->
     sign = tmp_path / "coordinator.json"
     write_sign(sign, CoordinatorSign(url="http://127.0.0.1:7000", incarnation=1, beat=0))
 
-    here = joining(settings(join=PLACES))
+    here = joining(settings(join=PLACES), {})
     assert (here.turn, here.address, here.port) == (1, "127.0.0.2", 7341)
-    assert joining(settings(join=f"@{sign}")).turn is None
+    assert joining(settings(join=f"@{sign}"), {}).turn is None
 
 
 def test_several_that_may_coordinate_need_a_directory_that_all_see() -> None:
@@ -227,7 +227,7 @@ def test_the_register_lies_in_the_directory_of_the_run_unless_it_is_said(
 
     monkeypatch.setattr(Candidate, "run", stand)
     given = settings(join=PLACES, out=tmp_path / "run")
-    here = joining(given)
+    here = joining(given, {})
     environ = {"XDG_STATE_HOME": str(tmp_path)}
 
     several_hosts._run_candidate(here, WHAT, given, environ, as_json=True)

@@ -17,9 +17,12 @@ from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.cli.settings import resolve
 from pliant.cli.start import invite
+from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.core.values import TlsFiles
 from pliant.machine import locks
+from pliant.run import host_devices
+from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import locked
 
 
@@ -199,7 +202,7 @@ def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
     why: str | None,
     said: str,
 ) -> None:
-    def stop(config: Any, *, observer: Any) -> int:
+    def stop(config: Any, *, observer: Any, **_: Any) -> int:
         (config.out / "events.jsonl").touch()
         records: list[Any] = [{"kind": "commit", "step": 4}]
         records += [{"kind": "spare", "replica": "r1", "is_durable": kept is not None}]
@@ -218,7 +221,7 @@ def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
 def test_a_job_of_which_nothing_verifies_is_not_said_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lose(config: Any, *, observer: Any) -> int:
+    def lose(config: Any, *, observer: Any, **_: Any) -> int:
         (config.out / "events.jsonl").touch()
         for record in (
             {"kind": "commit", "step": 4},
@@ -363,13 +366,62 @@ def test_more_workers_than_cores_are_told_at_the_start(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configs_of(monkeypatch)
-    monkeypatch.setattr(start, "count_cores", lambda: 2)
+    monkeypatch.setattr(host_devices, "count_cores", lambda: 2)
+    monkeypatch.setattr(host_devices, "visible", lambda environ: ())
 
     code_of(["run", *options, "train.py"])
 
     told = capsys.readouterr().out.split("files:")[0]
     assert told.startswith(said)
     assert bool(told) is bool(said)
+
+
+GPUS = (Accelerator(name="cuda:GPU-a"), Accelerator(name="cuda:GPU-b"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "at most 2 replicas on 2 accelerators, and no more than a step has micro-batches\n"),
+        (["--max", "4"], "--max 4: there will be 2 at most on 2 accelerators, each for one worker"),
+        (["--max", "2"], ""),
+        (["--max", "64", "--kind", "cpu"], "64 workers on "),
+    ],
+)
+def test_accelerators_have_one_worker_each(
+    options: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = configs_of(monkeypatch)
+    monkeypatch.setattr(host_devices, "visible", lambda environ: GPUS)
+
+    code_of(["run", *options, "train.py"])
+
+    told = capsys.readouterr().out.split("files:")[0]
+    assert told.startswith(said)
+    assert bool(told) is bool(said)
+    kind = "cpu" if "cpu" in options else None
+    (config,) = found
+    assert (
+        config.device_kind
+        == JobConfig.of(config.document(), name="x", out=config.out, environ={}).device_kind
+        == kind
+    )
+
+
+def test_a_kind_that_is_not_here_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs_of(monkeypatch)
+    monkeypatch.setattr(host_devices, "visible", lambda environ: GPUS)
+
+    assert code_of(["run", "--kind", "rocm", "train.py"]) == 2
+
+    said = "--kind rocm: this host has no such device; it has cpu, cuda"
+    assert said in capsys.readouterr().err
+    assert not Path("runs").exists()
 
 
 TOKEN = Path("/job.token")

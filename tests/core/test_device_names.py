@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.device_names import confinement, cores_of, kind_of, parse_devices
+from pliant.core.device_names import confinement, cores_of, hidden_one, kind_of, parse_devices
 from pliant.core.errors import ConfigError
 
 
@@ -74,7 +74,7 @@ def test_a_process_sees_the_accelerators_that_it_has_and_no_others() -> None:
     assert around.cores is None
     assert around.variables["CUDA_VISIBLE_DEVICES"] == "2,0"
     assert around.variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "as nvidia-smi numbers them"
-    assert around.variables["HIP_VISIBLE_DEVICES"] == ""
+    assert around.variables["HIP_VISIBLE_DEVICES"] == "-1", "empty it shows all"
     assert around.variables["PLIANT_DEVICE_NAMES"] == "cuda:2,cuda:0"
     assert "OMP_NUM_THREADS" not in around.variables
 
@@ -92,3 +92,53 @@ def test_cores_are_counted_unless_the_user_has_said_how_many_threads() -> None:
 def test_numbers_and_kinds_that_are_not_known_confine_nothing() -> None:
     assert confinement(["", ""], environ={}).variables == {}
     assert confinement(["tpu:a"], environ={}).variables == {"PLIANT_DEVICE_NAMES": "tpu:a"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "names", "is_ordered"),
+    [
+        (None, ["cuda:0"], True),
+        ("2,0", ["cuda:0", "cuda:2"], False),
+        ("2,0", ["cuda:3"], True),
+        (None, ["cuda:GPU-3f"], False),
+        (None, ["cuda:MIG-3f"], False),
+    ],
+)
+def test_numbers_of_the_surroundings_keep_their_order(
+    mask: str | None, names: list[str], is_ordered: bool
+) -> None:
+    environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+
+    assert ("CUDA_DEVICE_ORDER" in confinement(names, environ=environ).variables) is is_ordered
+
+
+def test_workers_of_a_replica_see_all_of_its_accelerators_in_their_order() -> None:
+    around = confinement(["cuda:GPU-b", "cuda:GPU-a"], own="cuda:GPU-a", environ={})
+
+    assert around.variables["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+    assert around.variables["PLIANT_DEVICE_NAMES"] == "cuda:GPU-a"
+
+
+def test_cores_and_parts_are_each_workers_own() -> None:
+    on_cores = confinement(["cpu:0-1", "cpu:2-3"], own="cpu:2-3", environ={})
+    on_part = confinement(["cuda:MIG-a", "cuda:MIG-b"], own="cuda:MIG-b", environ={})
+
+    assert on_cores.cores == frozenset({2, 3})
+    assert on_cores.variables["OMP_NUM_THREADS"] == "2"
+    assert on_part.variables["CUDA_VISIBLE_DEVICES"] == "MIG-b", "a process sees one"
+
+
+def test_whoever_trains_on_the_cpu_sees_no_accelerator() -> None:
+    around = confinement(["cpu", "cpu"], own="cpu", environ={})
+
+    assert around.cores is None
+    assert around.variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert around.variables["PLIANT_DEVICE_NAMES"] == "cpu"
+    assert "OMP_NUM_THREADS" not in around.variables
+
+
+def test_what_the_surroundings_hide_is_told() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1, GPU-3f"}
+
+    assert hidden_one(["cuda:1", "cuda:GPU-3f", "rocm:0", "cpu:0"], environ) == ""
+    assert hidden_one(["cuda:0"], environ) == "cuda:0 is not in CUDA_VISIBLE_DEVICES=1, GPU-3f"

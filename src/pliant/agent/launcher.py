@@ -18,6 +18,8 @@ FIXED_ENVIRONMENT = {
     # glibc gives memory back and faults it in again: up to 57,000 page faults a step.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    # Else torch initialises the driver where it looks for one, and no fork of it can use a device.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 """Read once, when a process starts; hence set here and not in the worker."""
 

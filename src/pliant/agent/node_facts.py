@@ -129,11 +129,11 @@ class AgentConfig:
     """Directory with the locks of a pool's devices; None: no pool, every device is this job's."""
 
     device_name: Callable[[int], str] = lambda device: ""
-    """What a device of the pool is called; a number only: empty."""
+    """What a device is called; a number only: empty."""
 
     start_server: StartServer = start_server
     """How the fork server is started; where torch is loaded already it may be forked, too."""
 
     def of_pool(self, device: int) -> tuple[int | None, str]:
-        """Return what a worker is told of its device: number and name, in a pool."""
-        return (None, "") if self.locks is None else (device, self.device_name(device))
+        """Return what a worker is told of its device: its number in a pool, and its name."""
+        return None if self.locks is None else device, self.device_name(device)

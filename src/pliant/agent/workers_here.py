@@ -80,14 +80,15 @@ class ReplicaWorkers(ABC):
     def start(self, assignment: Assignment) -> None:
         """Ask for a process for each worker, which is told the same as the only one would be."""
         ends, self._ends = self._ends, {}
+        told_of = {one: self._host.config.of_pool(one) for one in self._devices.values()}
+        names = tuple(name for _, name in told_of.values())
         for place, device in self._devices.items():
-            number, name = self._host.config.of_pool(device)
             told = replace(
                 assignment,
                 place=place,
                 inner=str(self.directory or ""),
-                device=number,
-                device_name=name,
+                device=told_of[device][0],
+                device_names=names,
             )
             self._host.servers.ask(StartWorker(assignment=told), ends[place])
 

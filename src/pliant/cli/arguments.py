@@ -18,7 +18,7 @@ import yaml
 from typer.core import TyperCommand
 
 from pliant.cli.help import argument, job_names, option
-from pliant.core.device_names import cores_of
+from pliant.core.device_names import cores_of, hidden_one
 from pliant.core.errors import ConfigError
 from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import DEFAULT_POOL
@@ -320,7 +320,7 @@ def devices_here(
     What was typed comes before what a file says at a place of it.
 
     Raises:
-        ConfigError: there cannot be so many, or a core is not this machine's.
+        ConfigError: there cannot be so many, a core is not this machine's, or a variable hides one.
     """
     said, given = (in_file, place) if typed is None else (typed, "--devices")
     if said is None:
@@ -328,6 +328,8 @@ def devices_here(
     number, names = devices_of(said, given=given)
     if strange := sorted(cores_of(names or ()) - os.sched_getaffinity(0)):
         raise ConfigError(f"{given} {said}: core {strange[0]} is not one of this machine's")
+    if hidden := hidden_one(names or (), os.environ):
+        raise ConfigError(f"{given} {said}: {hidden}, by which this process sees its devices")
     return number, names
 
 

@@ -44,7 +44,7 @@ from pliant.machine.interfaces import (
 )
 from pliant.machine.own_ca import CA_DAYS, NamedHost, OwnCa
 from pliant.machine.tls import NEEDS_TLS, fault_of_tls
-from pliant.run.local import count_cores
+from pliant.run.host_devices import count_cores
 from pliant.run.register_location import places_now
 from pliant.run.run_directory import read_token
 

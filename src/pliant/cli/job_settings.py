@@ -162,7 +162,7 @@ def pool_of(settings: Settings) -> PoolPlace | None:
     """
     name = settings["pool"]
     if name.value is None:
-        for other in (settings["priority"], settings["team"], settings["kind"]):
+        for other in (settings["priority"], settings["team"]):
             if other.value is not None:
                 raise ConfigError(f"{other.given} says how a job stands in a pool; add --pool")
         return None

@@ -167,7 +167,7 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
 
 
 def _resolved(given: Mapping[str, Any]) -> PoolConfig:
-    from pliant.run.local import count_devices
+    from pliant.run.host_devices import HostDevices
     from pliant.run.pool_config import PoolConfig, group_id, parse_capacity
 
     path: str | None = given["config"]
@@ -178,11 +178,13 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     file = parse(PoolFile, text, source=source) if path else None
     place = place_of(text, "spec", "devices", source=source)
     number, names = devices_here(given["devices"], file.spec.devices if file else None, place=place)
+    here = HostDevices.of(os.environ) if number is None else HostDevices()
     return PoolConfig(
         name=_checked("--name", given["name"] or (file.metadata.name if file else DEFAULT_POOL)),
         devices=number,
         names=names,
-        default_devices=count_devices(),
+        default_devices=here.count(),
+        default_names=here.names,
         file=file,
         capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
         forget=bool(given.get("forget")),

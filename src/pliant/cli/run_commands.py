@@ -104,7 +104,14 @@ def agent(
     ],
     devices: Annotated[
         int | None,
-        option("--devices N", "Devices of this host, one for each worker.  [default: cores]"),
+        option(
+            "--devices N",
+            "Devices of this host, one for each worker.  [default: accelerators, or cores]",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        option("--kind KIND", "Of which kind they are, e.g. cpu on a host with accelerators."),
     ] = None,
     node: Annotated[str | None, option("--node NAME", "[default: the host's name]")] = None,
     interface: Annotated[
@@ -141,15 +148,17 @@ def agent(
     from pliant.agent.node_facts import AgentConfig
     from pliant.cli import several_hosts
     from pliant.cli.job_settings import tls_files
-    from pliant.run.local import count_cores
+    from pliant.run.host_devices import HostDevices
 
     require_engine("pliant agent")
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
+    here = HostDevices.of(os.environ, kind)
     config = AgentConfig(
         node=several_hosts.node_named(node),
         address=several_hosts.reached_at(several_hosts.address_of(join), interface),
-        devices=devices or count_cores(),
+        devices=here.require(devices or here.count(), f"--devices {devices}"),
+        device_name=here.device_name,
         environment=dict(os.environ),
         give_up_s=seconds("--give-up", give_up),
         grace_s=seconds("--grace", grace),

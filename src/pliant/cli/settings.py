@@ -94,7 +94,8 @@ SETTINGS = (
         kind=int,
         file_field="spec.elasticPolicy.maxReplicas",
         between=(1, None),
-        help="Most replicas.  [default: cores, or micro-batches of a step if they are fewer]",
+        help="Most replicas.  [default: accelerators, or cores; or micro-batches of a step if they"
+        " are fewer]",
         help_in={COORDINATOR: "Most replicas.  [default: devices of all agents]"},
     ),
     Setting(
@@ -225,7 +226,8 @@ SETTINGS = (
         kind=int,
         between=(1, MOST_DEVICES),
         commands=(RUN,),
-        help="With --join: devices of each host, one for each worker.  [default: cores]",
+        help="With --join: devices of each host, one for each worker."
+        "  [default: accelerators, or cores]",
     ),
     Setting(
         name="interface",
@@ -303,7 +305,8 @@ SETTINGS = (
         metavar="KIND",
         file_field="spec.pool.kind",
         commands=(RUN,),
-        help="Of which kind its devices of the pool are.  [default: the first]",
+        help="Of which kind its devices are; cpu trains on the cores of a host with accelerators."
+        "  [default: the pool's first; without a pool accelerators, or cores]",
     ),
     Setting(
         name="tls_ca",

@@ -54,7 +54,7 @@ from pliant.machine.interfaces import (
 )
 from pliant.observe.history import read_history
 from pliant.run import separate
-from pliant.run.local import count_cores
+from pliant.run.host_devices import HostDevices
 from pliant.run.register_location import FILE_MARK, listed, places_now
 from pliant.run.run_directory import RUNS, TOKEN_S, missing_token
 from pliant.wire.bounds import NAME, name_from
@@ -112,7 +112,7 @@ def run_on_several(
     from pliant.cli import start
     from pliant.http.server import PortInUseError, open_socket
 
-    here, fixed = joining(settings), dict(settings)
+    here, fixed = joining(settings, environ), dict(settings)
     hosts = here.agent.asked_hosts
     each = replicas_on(here.agent.devices, here.agent.asked_workers, hosts)
     fixed |= bounds_of(settings, each, hosts)
@@ -261,7 +261,7 @@ def bounds_of(settings: Settings, replicas: int, hosts: int = 1) -> dict[str, Re
     }
 
 
-def joining(settings: Settings) -> Joining:
+def joining(settings: Settings, environ: Mapping[str, str]) -> Joining:
     """Return what the settings say of a job on several hosts.
 
     Raises:
@@ -279,6 +279,7 @@ def joining(settings: Settings) -> Joining:
             "--join needs --token-file FILE, with which the hosts of the job prove themselves to "
             "each other; the one that coordinates makes it, the others need a copy"
         )
+    devices, here = settings["devices_per_node"], HostDevices.of(environ, settings["kind"].value)
     own = _own_place(join)
     turn, address, port = own or (None, address_of(join), 0)
     return Joining(
@@ -291,7 +292,8 @@ def joining(settings: Settings) -> Joining:
         agent=AgentConfig(
             tls=tls_of(settings),
             node=node_named(settings["node"].value),
-            devices=settings["devices_per_node"].value or count_cores(),
+            devices=here.require(devices.value or here.count(), devices.given),
+            device_name=here.device_name,
             environment={},
             address=reached_at(address, settings["interface"].value),
             labels=settings["label"].value or (),

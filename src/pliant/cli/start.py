@@ -55,9 +55,10 @@ from pliant.observe.reading import only
 from pliant.observe.run_index import RunIndex
 from pliant.observe.status import Board
 from pliant.run import background, run_directory
+from pliant.run.host_devices import HostDevices
 from pliant.run.hosting import refuse_second
 from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command, check_place
-from pliant.run.local import count_cores, run_job
+from pliant.run.local import run_job
 from pliant.run.separate import run_coordinator
 from pliant.spec.job import Limits, core_limits
 from pliant.spec.load import check
@@ -149,6 +150,7 @@ def planned(
             token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
             register=register_of(settings),
             pool=place,
+            device_kind=None if place is not None else settings["kind"].value,
             environ=environ,
             tls=tls,
             tls_any_node=settings["tls_any_node"].value,
@@ -281,7 +283,8 @@ def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
     config, out = with_weights(start), start.config.out
     console = PlainConsole()
-    if (news := _on_these_cores(start)) is not None and not as_json:
+    here = None if start.is_apart or config.pool is not None else _devices_here(start)
+    if here and (news := _on_these_devices(config, here)) is not None and not as_json:
         console.print(news, soft_wrap=True)
     view = view_of(start, console, as_json=as_json)
     code = EXIT_FAILED
@@ -299,7 +302,7 @@ def attached(start: Start, *, as_json: bool) -> int:
                     agent=start.agent,
                 )
             else:
-                code = run_job(config, observer=view)
+                code = run_job(config, observer=view, here=here)
     except ConflictError as error:
         return complain(str(error), EXIT_TAKEN_OVER)
     except NotBegunError as error:
@@ -323,19 +326,28 @@ def attached(start: Start, *, as_json: bool) -> int:
     return code
 
 
-def _on_these_cores(start: Start) -> str | None:
-    """Say how many replicas there may be on the cores of this machine, where that is news."""
-    most, workers = start.config.settings.policy.max_replicas, start.config.workers_per_replica
-    room, cores = max(count_cores() // workers, 1), counted(count_cores(), "core")
-    if start.is_apart or start.config.pool is not None:
-        return None
+def _devices_here(start: Start) -> HostDevices:
+    try:
+        return HostDevices.of(start.config.environ, start.config.device_kind)
+    except ConfigError:
+        _remove(start)
+        raise
+
+
+def _on_these_devices(config: JobConfig, here: HostDevices) -> str | None:
+    """Say how many replicas there may be on the devices of this machine, where that is news."""
+    most, workers = config.settings.policy.max_replicas, config.workers_per_replica
+    room = max(here.count() // workers, 1)
     if most is None:
-        limit = f"at most {counted(room, 'replica')} on {cores}"
-        return f"{limit}, and no more than a step has micro-batches; --max N sets another limit"
-    if most * workers <= count_cores():
+        limit = f"at most {counted(room, 'replica')} on {here}"
+        more = "" if here.names else "; --max N sets another limit"
+        return f"{limit}, and no more than a step has micro-batches{more}"
+    if most * workers <= here.count():
         return None
+    if here.names:
+        return f"--max {most}: there will be {room} at most on {here}, each for one worker"
     slower = "they share them" if most == 1 else f"{room + 1} replicas are slower than {room}"
-    return f"{most * workers} workers on {cores}: {slower}"
+    return f"{most * workers} workers on {here}: {slower}"
 
 
 def detached(start: Start, *, as_json: bool) -> int:

@@ -7,6 +7,7 @@ starts one sets what is said here.
     8                      eight devices without a kind: numbers, as ever
     cuda:0-3               four GPUs: cuda:0, cuda:1, cuda:2, cuda:3
     cpu:0-3,4-7            two devices of four cores each: cpu:0-3, cpu:4-7
+    cpu                    whatever cores there are, and no accelerator; nobody types that
     cuda:0,1+cpu:2-9       two kinds: the first is what a claim gets that asks for none
 """
 
@@ -16,9 +17,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pliant.core.device_masks import entries_of
 from pliant.core.errors import ConfigError
 
 CPU = "cpu"
+
+DEVICE_NAMES = "PLIANT_DEVICE_NAMES"
+"""Variable that names the devices of a process."""
 
 VISIBLE = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
@@ -29,12 +34,17 @@ VISIBLE = {
 }
 """Variables that name the accelerators of a kind that a process sees, commas between them."""
 
+NONE = {"rocm": "-1"}
+"""What such a variable says where a process sees none, if not nothing."""
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that say how many threads compute; set for cores, unless the user did."""
 
 MOST_NAMED = 4096
 """Devices with names, and cores of one of them: a larger number is a mistake in typing."""
 
+_PART = "cuda:MIG-"
+_CUDA_NUMBER = re.compile(r"cuda:\d+")
 _KIND = re.compile(r"[a-z][a-z0-9]{0,15}")
 _RANGE = re.compile(r"(\d{1,6})-(\d{1,6})")
 _ITEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/-]{0,63}")
@@ -92,32 +102,51 @@ def cores_of(names: Iterable[str]) -> frozenset[int]:
     found: set[int] = set()
     for name in names:
         kind, _, what = name.partition(":")
-        if kind == CPU:
+        if kind == CPU and what:
             found.update(_cores(what))
     return frozenset(found)
 
 
-def confinement(names: Iterable[str], *, environ: Mapping[str, str]) -> Confinement:
+def confinement(
+    names: Iterable[str], *, environ: Mapping[str, str], own: str | None = None
+) -> Confinement:
     """Return what confines a process to the devices of these names; nothing for those without.
 
     A process that has devices of one kind sees no accelerator of the others that are known here:
     what it was given none of is another's.
+
+    ``own``: the one of a worker that computes with others of its replica, whose accelerators it
+    sees as well, as torch wants it; None: all are the process's.
     """
     named = [name for name in names if name]
+    if own is not None and own.startswith((CPU, _PART)):  # of parts a process sees the first only
+        named = [own]
     if not named:
         return Confinement()
     kinds = {kind_of(name) for name in named}
-    variables = {"PLIANT_DEVICE_NAMES": ",".join(named)}
+    mine = named if own is None else [own]
+    variables = {DEVICE_NAMES: ",".join(mine)}
     for kind, those in VISIBLE.items():
         seen = ",".join(name.partition(":")[2] for name in named if kind_of(name) == kind)
         if kind in kinds or kinds & {CPU, *VISIBLE}:
-            variables |= dict.fromkeys(those, seen)
-    if "cuda" in kinds:
+            variables |= dict.fromkeys(those, seen or NONE.get(kind, ""))
+    numbers = [name for name in named if _CUDA_NUMBER.fullmatch(name)]
+    if numbers and (VISIBLE["cuda"][0] not in environ or hidden_one(numbers, environ)):
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; else fastest first
-    cores = cores_of(named)
+    cores = cores_of(mine)
     if cores:
         variables |= {name: str(len(cores)) for name in THREADS if name not in environ}
     return Confinement(variables=variables, cores=cores or None)
+
+
+def hidden_one(names: Iterable[str], environ: Mapping[str, str]) -> str:
+    """Return the first of these devices that the surroundings hide, and where; empty: none."""
+    for name in names:
+        kind, _, what = name.partition(":")
+        for variable in VISIBLE.get(kind, ()):
+            if variable in environ and what not in entries_of(environ[variable]):
+                return f"{name} is not in {variable}={environ[variable]}"
+    return ""
 
 
 def _group(group: str, said: str) -> Iterator[str]:

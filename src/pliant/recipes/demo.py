@@ -174,7 +174,8 @@ def _run(
 ) -> int:
     """Run one job to its end, doing each act when its time has come; return its steps."""
     job, is_over = f"demo-{out.name}-{os.getpid()}", out / "acts.over"
-    command = ["run", "--name", job, "--out", str(out), "--show", "none", *sizes, str(script)]
+    named = ["run", "--name", job, "--out", str(out), "--show", "none", "--kind", "cpu"]
+    command = [*named, *sizes, str(script)]
     command += ["--steps", str(size.steps), "--digest", str(out / "digest.txt")]
     command += ["--until", str(is_over)] if size.ends_after_acts else []
     process = subprocess.Popen(  # noqa: S603 - our own program

@@ -108,6 +108,10 @@ class JobConfig(WorkOptions):
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""
 
+    device_kind: str | None = None
+    """Of which kind its devices are, without a pool; None: accelerators, or cores where there are
+    none."""
+
     tls: TlsFiles | None = None
     """Of all that goes between hosts; without a CA, of what goes to the coordinator alone."""
 
@@ -149,6 +153,7 @@ class JobConfig(WorkOptions):
             },
             "elastic_policy": fields_beside_bounds(policy),
             "pool": None if self.pool is None else asdict(self.pool),
+            "device_kind": self.device_kind,
             "max_restarts": self.settings.restart_budget,
             **self.options(),
             "limits": document_of_limits(self.settings),
@@ -181,6 +186,7 @@ class JobConfig(WorkOptions):
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,
+            device_kind=document.get("device_kind"),
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
             session_s=document.get("session_s"),
             register=document.get("register"),

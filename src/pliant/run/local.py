@@ -10,12 +10,10 @@ Owns joining the two, and that nothing is left at the end.  Decides nothing abou
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import socket
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 from pliant.agent.agent import Agent
 from pliant.agent.launcher import StartServer, start_server
@@ -24,8 +22,10 @@ from pliant.agent.output import nobody_listens
 from pliant.core.commands import EndJob
 from pliant.core.errors import EXIT_STOPPED
 from pliant.core.tenancy import PoolPlace
+from pliant.core.text import counted
 from pliant.core.values import NodeId
 from pliant.machine.registry import RuntimeFiles, pool_place
+from pliant.run.host_devices import HostDevices
 from pliant.run.hosting import Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.pool_job import Tenant
@@ -35,42 +35,47 @@ from pliant.wire.bounds import name_from
 
 
 def run_job(
-    config: JobConfig, *, observer: Observer | None = None, start_server: StartServer = start_server
+    config: JobConfig,
+    *,
+    observer: Observer | None = None,
+    start_server: StartServer = start_server,
+    here: HostDevices | None = None,
 ) -> int:
     """Run a job to its end; return its exit code.  Leaves no process and no runtime file.
 
+    ``here``: the devices of this host, if somebody has looked already.
+
     Raises:
-        ConfigError: the port is in use, a job of this name runs, or a file cannot be written.
+        ConfigError: the port is in use, a job of this name runs, a file cannot be written, or there
+            are fewer accelerators than it needs.
         ConflictError: a coordinator on another machine has taken over the directory.
     """
     try:
-        return asyncio.run(_run(config, observer, start_server))
+        return asyncio.run(_run(config, observer, start_server, here))
     except KeyboardInterrupt:  # before the job could be asked to stop
         return EXIT_STOPPED
 
 
-def count_cores() -> int:
-    """Return how many workers this machine has room for by its cores: they train on the CPU."""
-    return len(os.sched_getaffinity(0))
-
-
-def count_devices() -> int:
-    """Return how many devices a machine shares out: a claim may be for accelerators."""
-    accelerators = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
-    return len(accelerators) or count_cores()
-
-
-async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:
+async def _run(
+    config: JobConfig,
+    observer: Observer | None,
+    start_server: StartServer,
+    here: HostDevices | None,
+) -> int:
     refuse_second(config.name, config.state.jobs)
     with locked(config.out, alone=True):
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer, start_server)
-        room = max(count_cores() // config.workers_per_replica, 1)
-        config = replace(config, settings=replace(config.settings, core_replicas=room))
-        policy = config.settings.policy
+        here = here or HostDevices.of(config.environ, config.device_kind)
+        workers, policy = config.workers_per_replica, config.settings.policy
+        least = policy.min_replicas * workers
+        here.require(least, f"--min {policy.min_replicas} is {counted(least, 'worker')}")
+        room = max(here.count() // workers, 1)
+        if not here.names:
+            config = replace(config, settings=replace(config.settings, core_replicas=room))
         wanted = policy.max_replicas + policy.spares if policy.max_replicas else 1
-        devices = max(wanted * config.workers_per_replica, count_cores())
-        agent = _agent(config, observer, start_server, devices=devices)
+        devices = here.count(max(wanted * workers, here.count()))
+        agent = _agent(config, observer, start_server, devices=devices, here=here)
         try:
             agent.open()  # imports torch in a process of its own while this one imports FastAPI
             return (await _live(config, agent, observer, room=room)).exit_code
@@ -84,8 +89,10 @@ def _agent(
     start_server: StartServer,
     *,
     devices: int,
+    here: HostDevices | None = None,
     tenant: Tenant | None = None,
 ) -> Agent:
+    """``here``: the devices of the host, or ``tenant``: of a pool."""
     files = RuntimeFiles.of("job", config.name, config.state.jobs)
     return Agent(
         AgentConfig(
@@ -96,7 +103,7 @@ def _agent(
             work=config.work(),
             guarded=(files.token, files.record),
             locks=tenant.locks if tenant else None,
-            device_name=tenant.device_name if tenant else lambda device: "",
+            device_name=(here or tenant or HostDevices()).device_name,
             start_server=start_server,
         ),
         listener=observer.output if observer else nobody_listens,

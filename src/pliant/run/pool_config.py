@@ -47,6 +47,9 @@ class PoolConfig:
     """What they are called, with their kinds; None: as in the life before, or numbers only."""
 
     default_devices: int
+    default_names: tuple[str, ...] = ()
+    """What those are called."""
+
     records: Path
     """Directory of the records of pools, and of each pool's own directory."""
 
@@ -124,8 +127,9 @@ def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
     if not is_same:
         size = config.devices or began.size or config.default_devices
         changed |= {"size": size, "devices": size, "number": size}
-        if config.devices is not None or config.forget:
-            changed["names"] = _named(config.names or (), before)
+        if config.devices is not None or config.forget or not began.size:
+            names = config.names if config.devices is not None else config.default_names
+            changed["names"] = _named(names or (), before)
         named = {
             "teams": given.teams,
             "classes": given.classes,

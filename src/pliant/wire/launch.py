@@ -44,8 +44,9 @@ class Assignment:
     device: int | None = None
     """The device of a pool that it runs on; it holds the lock of that device while it lives."""
 
-    device_name: str = ""
-    """What it is called, with its kind; empty: it is a number only."""
+    device_names: tuple[str, ...] = ()
+    """What the devices of all workers of its replica on this host are called, with their kinds, in
+    the order of the workers; one that is a number only has no name."""
 
     locks: str = ""
     """Directory of the locks of the pool's devices, absolute."""
@@ -69,6 +70,11 @@ class Assignment:
     def workers_per_host(self) -> int:
         """Return how many workers of its replica each host has."""
         return self.workers_per_replica // self.work.hosts_per_replica
+
+    @property
+    def local_rank(self) -> int:
+        """Return which of them it is, from 0."""
+        return self.place % self.workers_per_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

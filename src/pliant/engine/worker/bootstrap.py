@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from pliant.core.checked import CHECK_VARIABLE, CheckOrders
-from pliant.core.device_names import confinement
+from pliant.core.device_names import CPU, DEVICE_NAMES, confinement, kind_of
 from pliant.core.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -164,6 +164,20 @@ def launched_together() -> tuple[str, int]:
     return "", 1
 
 
+def local_rank() -> int:
+    """Return which of the processes of this host it is, that train one replica or that torchrun
+    has started, from 0."""
+    if _context is not None:
+        return _context.assignment.local_rank
+    said = os.environ.get("LOCAL_RANK", "")
+    return int(said) if said.isdecimal() else 0
+
+
+def trains_on_cores() -> bool:
+    """Whether this process was given cores, whatever else it sees."""
+    return kind_of(os.environ.get(DEVICE_NAMES, "")) == CPU
+
+
 def from_checkpoint() -> FromCheckpoint:
     """Return what a script that runs alone does with checkpoints that it finds.
 
@@ -210,7 +224,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     try:
         try:
             context.device = _lock_device(assignment)
-            _confine(assignment.device_name)
+            _confine(assignment)
             watch = context.watch = _watch(context, assignment)
             if assignment.work.tls is not None:
                 try:
@@ -384,9 +398,11 @@ def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
     return lock
 
 
-def _confine(name: str) -> None:
+def _confine(assignment: Assignment) -> None:
     """Keep this process, and what it starts, to its device; before anything has looked for one."""
-    around = confinement([name], environ=os.environ)
+    names = assignment.device_names or ("",) * assignment.workers_per_host
+    name = names[assignment.local_rank]
+    around = confinement(names, own=name, environ=os.environ)
     os.environ.update(around.variables)
     if around.cores is None:
         return
@@ -410,7 +426,7 @@ def _stage(
     if assignment.worker is not None:
         place, here = assignment.place, assignment.workers_per_host
         os.environ.update(RANK=str(place), WORLD_SIZE=str(assignment.workers_per_replica))
-        os.environ.update(LOCAL_RANK=str(place % here), LOCAL_WORLD_SIZE=str(here))
+        os.environ.update(LOCAL_RANK=str(assignment.local_rank), LOCAL_WORLD_SIZE=str(here))
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     environment_reads.watch(os.environ)
