@@ -268,7 +268,7 @@ class Call {
     map_tensors(from, [&](const Tensor& each) { return sources.push_back(each), each; });
     map_tensors(to, [&](const Tensor& each) { return targets.push_back(each), each; });
     for (size_t each = 0; each < targets.size(); each++) {
-      if (!targets[each].defined()) continue;
+      if (!targets[each].defined() || !sources[each].defined()) continue;  // what nobody wants
       TORCH_CHECK(sources[each].sizes() == targets[each].sizes() &&
                       sources[each].dtype() == targets[each].dtype(),
                   "sim: the Meta kernel of ", op.schema().name(), " and the CPU's disagree");
@@ -398,9 +398,13 @@ inline Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blo
     const bool reads_later = settings().is_async && source.is_pinned();
     copy_later(stream, reads_later || !settings().is_async ? from : from.clone(),
                host_alias(target));
-    if (reads_later && !non_blocking) stream.synchronize();
+    if (reads_later && !non_blocking)
+      stream.synchronize();
+    else if (!non_blocking)
+      note_wait();  // as CUDA waits; more is late if this one does not
   } else {
     errors().check(source.device().index());
+    check_reading();
     auto& stream = current(source.device().index());
     copy_later(stream, host_alias(from), target);
     if (!(settings().is_async && target.is_pinned() && non_blocking)) stream.synchronize();

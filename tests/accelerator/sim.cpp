@@ -51,6 +51,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return &from_torch(stream);
   }
   bool queryStream(const c10::Stream& stream) const override {
+    check_reading();
     return from_torch(stream).is_idle();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -70,14 +71,19 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event) from_torch(stream).wait_for(*static_cast<Event*>(event));
   }
   bool queryEvent(void* event) const override {
+    check_reading();
     auto* point = static_cast<Event*>(event);
-    return !point || !*point || (*point)->is_reached();
+    if (!point || !*point) return true;
+    const bool is_reached = (*point)->is_reached();
+    errors().check((*point)->device);
+    return is_reached;
   }
   void synchronizeEvent(void* event) const override {
     auto* point = static_cast<Event*>(event);
     if (!point || !*point) return;
-    if (on_wait()) on_wait()();
+    note_wait();
     (*point)->wait();
+    errors().check((*point)->device);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
@@ -236,6 +242,7 @@ void set_async(bool is_async, long delay_us, long seed) {
   settings().is_async = is_async;
   settings().delay_us = delay_us;
   settings().seed = seed;
+  for (int device = 0; device < settings().num_devices; device++) streams().draw_anew(device);
 }
 
 // Call a Python function, with no arguments, before each wait for a device; None: no more.
@@ -262,6 +269,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("launch", sim::launch);
   module.def("set_async", sim::set_async);
   module.def("watch_waits", sim::watch_waits);
+  module.def("forbid_reads", [](bool is_forbidden) { sim::is_reading_forbidden = is_forbidden; });
   module.def("is_async", [] { return sim::settings().is_async; });
   module.def("num_devices", [] { return sim::settings().num_devices; });
   module.def("fail", [](int device, const std::string& text) { sim::errors().set(device, text); });

@@ -49,9 +49,24 @@ inline std::function<void()>& on_wait() {
   return *it;
 }
 
+// Whether this thread may ask for what a device has computed.
+inline thread_local bool is_reading_forbidden = false;
+
+inline void check_reading() {
+  TORCH_CHECK(!is_reading_forbidden, "sim: a device is read or waited for where that is forbidden");
+}
+
+inline void note_wait() {
+  check_reading();
+  if (on_wait()) on_wait()();
+}
+
 // A point in a stream: reached once all that was queued before it has run.
 class Point {
  public:
+  explicit Point(int of) : device(of) {}
+  const int device;
+
   void reach() {
     {
       std::lock_guard lock(mutex_);
@@ -109,8 +124,11 @@ class Stream {
  public:
   using Task = std::function<void()>;
 
-  Stream(int device, long id) : device_(device), id_(id) {
-    random_.seed(settings().seed * 1000003 + device * 101 + id);
+  Stream(int device, long id) : device_(device), id_(id) { draw_anew(); }
+
+  void draw_anew() {
+    std::lock_guard lock(mutex_);
+    random_.seed(settings().seed * 1000003 + device_ * 101 + id_);
   }
 
   void queue(Task task) {
@@ -132,7 +150,7 @@ class Stream {
   }
 
   std::shared_ptr<Point> record() {
-    auto point = std::make_shared<Point>();
+    auto point = std::make_shared<Point>(device_);
     queue([point] { point->reach(); });
     return point;
   }
@@ -148,7 +166,7 @@ class Stream {
   }
 
   void synchronize() {
-    if (on_wait()) on_wait()();
+    note_wait();
     {
       std::unique_lock lock(mutex_);
       idle_.wait(lock, [&] { return tasks_.empty() && !is_busy_; });
@@ -214,16 +232,19 @@ class Streams {
     return get(device, id);
   }
   void synchronize(int device) {
-    get(device, 0);
-    size_t number;
-    {
-      std::lock_guard lock(mutex_);
-      number = of_[device].size();
-    }
-    for (size_t id = 0; id < number; id++) get(device, static_cast<long>(id)).synchronize();
+    for (auto* each : all_of(device)) each->synchronize();
+  }
+  void draw_anew(int device) {
+    for (auto* each : all_of(device)) each->draw_anew();
   }
 
  private:
+  std::vector<Stream*> all_of(int device) {
+    get(device, 0);
+    std::lock_guard lock(mutex_);
+    return of_[device];
+  }
+
   std::mutex mutex_;
   std::vector<Stream*> of_[kMaxDevices];
 };

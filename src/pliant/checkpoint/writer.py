@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -28,6 +28,8 @@ from pliant.checkpoint.failures import DamagedError, LeaseHeldError, StoppedErro
 from pliant.checkpoint.publisher import CheckpointPublisher, Save, ShareMissing, told
 from pliant.core import durability
 from pliant.core.durability import Progress
+from pliant.engine.device import here, host
+from pliant.engine.device.base import Check
 from pliant.engine.state.durable import Snapshot
 
 CLOSE_S = 5.0
@@ -239,6 +241,10 @@ class Writer:
         self._beat()
         return save.dropped.is_set()
 
+    def _check_wanted(self, save: Save) -> None:
+        if self._is_dropped(save):
+            raise StoppedError(f"{save.name} was given up")
+
     def _work(self, save: Save) -> None:
         """Bring one snapshot to its end; one that is needed has several tries."""
         is_follower = save.snapshot.rank > 0  # the leader waits for its share
@@ -277,6 +283,7 @@ class Writer:
 
     def _bring(self, save: Save) -> None:
         snapshot = save.snapshot
+        self._copier.wait(lambda: self._check_wanted(save))
         self._publisher.bring(save, stop=lambda: self._is_dropped(save))
         with self._changed:
             cost_s = self.stall_s + self._pace.slower_s
@@ -326,10 +333,15 @@ class _Plan:
 
 
 class Copier:
-    """Copies shares, one at a time: the one before must have been written."""
+    """Copies shares, one at a time: the one before must have been written, or given up.
+
+    On one thread, so that of two copies into one memory the later one comes last.
+    """
 
     def __init__(self) -> None:
         self._memory: dict[Piece, torch.Tensor] = {}
+        self.wait: Callable[[Check], None] = lambda check: None
+        """Waits until the last copy is there, on any thread; see ``Device.fetch``."""
         self._plan: _Plan | None = None
 
     @property
@@ -341,12 +353,16 @@ class Copier:
         """Return a state of which this rank's share is held, and the rest only described."""
         plan = self._planned(whole, rank=rank, num_shares=num_shares)
         had, self._memory = self._memory, {}
-        for piece in plan.pieces:
-            box = whole.memory_of(piece).detach()
+        boxes = [whole.memory_of(piece).detach() for piece in plan.pieces]
+        for piece, box in zip(plan.pieces, boxes, strict=True):
             memory = had.get(piece)
             if memory is None or memory.dtype != box.dtype:
-                memory = torch.empty(piece.sizes, dtype=box.dtype, device="cpu")
-            self._memory[piece] = memory.copy_(box)
+                is_far = not host.is_here(box)
+                memory = torch.empty(
+                    piece.sizes, dtype=box.dtype, device=host.LOCATION, pin_memory=is_far
+                )
+            self._memory[piece] = memory
+        self.wait = here.device.fetch(boxes, list(self._memory.values()))
         return replace(whole, tensors=plan.described, held=self._memory)
 
     def _planned(self, whole: Contents, *, rank: int, num_shares: int) -> _Plan:

@@ -11,7 +11,8 @@ nothing but what they copy.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,13 +20,16 @@ import xxhash
 
 from pliant.core.errors import ConfigError
 from pliant.engine.device import host, memory
-from pliant.engine.device.base import Device, Mark, Part
+from pliant.engine.device.base import Check, Device, Mark, Part
 from pliant.engine.device.cpu import Cpu
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _STEP = 0x5851F42D4C957F2E
 """Even, so that its multiples plus one are odd."""
 _WORD = (1 << 32) - 1
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 2e-5, 1e-3
+"""Between two looks for a copy, in seconds: a copy of 1 MB takes the first of them."""
 
 
 class Accelerator(Device):
@@ -73,16 +77,31 @@ class Accelerator(Device):
         return event
 
     def fetch(
-        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark
-    ) -> None:
-        """See ``Device``."""
-        stream = self._stream_of(tensors[0].device)
-        stream.wait_event(mark)
-        with stream:
-            for tensor, target in zip(tensors, into, strict=True):
-                tensor.record_stream(stream)
+        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark = None
+    ) -> Callable[[Check], None]:
+        """See ``Device``: without a mark the device waits before it changes the tensors."""
+        streams: dict[torch.device, torch.Stream] = {}
+        for tensor, target in zip(tensors, into, strict=True):
+            where = tensor.device
+            if where.type == host.LOCATION:
+                target.copy_(tensor)
+                continue
+            if where not in streams:
+                streams[where] = self._stream_of(where)
+                streams[where].wait_event(self.mark(where) if mark is None else mark)
+            with streams[where]:
+                tensor.record_stream(streams[where])
                 target.copy_(tensor, non_blocking=True)
-        stream.synchronize()
+        landed = [stream.record_event() for stream in streams.values()]
+        if mark is None:
+            for where, copied in zip(streams, landed, strict=True):
+                torch.accelerator.current_stream(where).wait_event(copied)
+
+        def wait(check: Check) -> None:
+            for copied in landed:
+                _await(copied, check)
+
+        return wait
 
     def put(self, source: torch.Tensor, into: torch.Tensor) -> Mark:
         """See ``Device``."""
@@ -92,9 +111,27 @@ class Accelerator(Device):
             into.copy_(source, non_blocking=True)
         return stream.record_event()
 
+    def sent(self, tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+        """See ``Device``."""
+        if where.type == host.LOCATION:
+            return tensor
+        return tensor.pin_memory().to(where, non_blocking=True)
+
     def join(self, mark: Mark, used: torch.Tensor) -> None:
         """See ``Device``."""
         torch.accelerator.current_stream(used.device).wait_event(mark)
+        self.use([used])
+
+    def use(self, tensors: Iterable[torch.Tensor]) -> None:
+        """See ``Device``."""
+        for tensor in tensors:
+            if not host.is_here(tensor):
+                tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+
+    def as_here(self) -> AbstractContextManager[Any]:
+        """See ``Device``."""
+        stream: AbstractContextManager[Any] = torch.accelerator.current_stream()
+        return stream
 
     def read(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
         """See ``Device``."""
@@ -190,6 +227,15 @@ class Accelerator(Device):
         self._host.restore_generators(of_host)
         for generator, state in zip(self._generators, of_devices, strict=True):
             generator.set_state(state)
+
+
+def _await(mark: Mark, check: Check) -> None:
+    """Wait for a mark; not in the driver, which would not come back from a device that hangs."""
+    pause, pause_s = threading.Event(), FIRST_LOOK_S
+    while not mark.query():
+        check()
+        pause.wait(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
 
 def _lanes(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:

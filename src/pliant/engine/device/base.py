@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
 import torch
@@ -19,6 +19,9 @@ from pliant.engine.device import host
 
 Mark = Any
 """A point in the work that was queued on a device; see ``Device.mark``."""
+
+Check = Callable[[], None]
+"""Raises if what is waited for is not wanted any more."""
 
 Part = tuple[torch.Tensor, int, int]
 """A tensor, and its first and last byte that are meant, in logical order; whole elements."""
@@ -79,11 +82,13 @@ class Device(ABC):
 
     @abstractmethod
     def fetch(
-        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark
-    ) -> None:
-        """Copy to host memory what the tensors hold at a mark; complete when it returns.
+        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark = None
+    ) -> Callable[[Check], None]:
+        """Copy to host memory what the tensors hold at a mark, on any thread.
 
-        On any thread; what that one has queued for itself is not waited for.
+        Without a mark: what they hold now; what this thread queues from now on may change them.
+        Only the call waits, on any thread.  If its argument raises meanwhile, copies may still
+        come; then only later fetches of this thread may have the same ``into``.
         """
 
     @abstractmethod
@@ -91,8 +96,22 @@ class Device(ABC):
         """Queue a copy from host memory; ``source`` may be changed once the mark is reached."""
 
     @abstractmethod
+    def sent(self, tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+        """Return on a device what is in host memory, or itself; waits for nothing."""
+
+    @abstractmethod
     def join(self, mark: Mark, used: torch.Tensor) -> None:
         """Let what this thread queues from now on come after a mark; ``used``: what it uses."""
+
+    def use(self, tensors: Iterable[torch.Tensor]) -> None:  # noqa: B027  all are complete
+        """Keep the memory of these, once they are gone, until what this thread has queued is done.
+
+        For tensors of another stream: what a hook of a backward was given, and keeps.
+        """
+
+    def as_here(self) -> AbstractContextManager[Any]:
+        """Return what lets another thread queue its work in line with that of this one."""
+        return nullcontext()
 
     @abstractmethod
     def read(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:

@@ -10,7 +10,7 @@ import torch
 from pliant.core.errors import ConfigError
 from pliant.core.values import KERNELS, NUMERICS
 from pliant.engine.device import memory
-from pliant.engine.device.base import Device, Mark
+from pliant.engine.device.base import Check, Device, Mark
 from pliant.engine.device.numerics import word_of_numerics
 
 
@@ -48,16 +48,22 @@ class Cpu(Device):
         """All is complete."""
 
     def fetch(
-        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark
-    ) -> None:
+        self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark = None
+    ) -> Callable[[Check], None]:
         """See ``Device``."""
         del mark
         for tensor, target in zip(tensors, into, strict=True):
             target.copy_(tensor)
+        return lambda check: None
 
     def put(self, source: torch.Tensor, into: torch.Tensor) -> None:
         """See ``Device``."""
         into.copy_(source)
+
+    def sent(self, tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+        """See ``Device``."""
+        del where
+        return tensor
 
     def join(self, mark: Mark, used: torch.Tensor) -> None:
         """All is complete."""

@@ -67,6 +67,7 @@ class GradientSums:
         self._leaves_of: LeavesOf | None = None
         self._buckets = layout.buckets[: layout.extras_index]
         self.num_buckets = len(self._buckets)
+        self._is_far = not all(bucket.is_in_host_memory for bucket in self._buckets)
         entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
         self._columns = [
             GradientColumn(index, one, bucket.index, bucket.dtype, entry, is_sharded(one))
@@ -231,6 +232,8 @@ class GradientSums:
         for column in self._columns:
             column.check_unchanged()
         self._refuse_strangers()
+        if self._is_far:
+            here.device.use(one.pending for one in self._tracked if one.pending is not None)
         present = []
         for column in self._tracked:
             if not column.fired:

@@ -92,7 +92,9 @@ class Reduction:
         self._sets: list[list[torch.Tensor | None]] = [self._no_buffers(), self._no_buffers()]
         self._turn = 0
         self._staged: dict[int, Sequence[torch.Tensor]] = {}
-        """By bucket, where partials of an accelerator are in host memory."""
+        """By bucket, where partials of an accelerator are in host memory.
+
+        Of this reduction alone: a copy that nobody waits for any more may still come."""
         self._landed: dict[int, Mark] = {}
         """By bucket, when its result has come back to the accelerator that it is for."""
         self._tickets: dict[int, Ticket[torch.Tensor]] = {}
@@ -170,8 +172,8 @@ class Reduction:
         self, bucket: Bucket, partials: Sequence[torch.Tensor], reduced: torch.Tensor
     ) -> Callable[[Communicator], torch.Tensor]:
         """Reduce what is on an accelerator: to the host behind this moment, and back."""
-        staged = self._staged.get(bucket.index) or (self.lent and self.lent[bucket.index])
-        if not staged:
+        staged = self._staged.get(bucket.index)
+        if staged is None:
             staged = [here.device.staging(bucket.numel, bucket.dtype) for _ in partials]
             self._staged[bucket.index] = staged
         job = self._job(bucket.index, staged, reduced)
@@ -179,7 +181,7 @@ class Reduction:
         mark = here.device.mark(bucket.device)  # behind whatever had that memory before
 
         def stage(comm: Communicator) -> torch.Tensor:
-            here.device.fetch(partials, staged, mark)
+            here.device.fetch(partials, staged, mark)(comm.check)
             self._landed[bucket.index] = here.device.put(job(comm), result)
             return result
 
@@ -192,12 +194,16 @@ class Reduction:
         """Give the buffers to a later generation's reduction: which set was last, and all of them.
 
         New memory would cost a page fault per 4 KB in the first step.  The set of the last step
-        comes second, for its result may still be wanted.
+        comes second, for its result may still be wanted.  What a broken step has in pinned memory
+        stays behind: an accelerator may still read it, and is not waited for.
         """
-        if not self._finished:  # that step was broken off: nothing may write into these late
-            self.group.abandon("its last step was broken off")
         last, sets, scratch = self._turn, self._sets, self._scratch
         self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], Scratch()
+        if not self._finished:  # that step was broken off: nothing may write into these late
+            self.group.abandon("its last step was broken off")
+            for bucket in self.layout.buckets:
+                if not bucket.is_in_host_memory:
+                    sets[last][bucket.index] = None
         return last, sets, scratch
 
 

@@ -95,9 +95,12 @@ def send_state(
     manifest = _Manifest(document, tuple(map(TensorSpec.of, tensors)))
     parties = _Parties(stamp, tuple(survivors), tuple(joiners), tuple(replicas))
 
+    in_line = here.device.as_here()
+
     def send(comm: Communicator) -> None:
         try:
-            _send(comm, parties, manifest, tensors, value)
+            with in_line:
+                _send(comm, parties, manifest, tensors, value)
         except (GroupBroken, OperationFailed, TransferRefused, SurvivorsDiffer):
             raise
         except Exception as error:
@@ -131,7 +134,13 @@ def receive_state(
         SurvivorsDiffer: it is not this member that is to blame.
     """
     parties = _Parties(stamp, tuple(survivors), tuple(joiners), tuple(replicas))
-    return group.submit(lambda comm: _receive(comm, parties, allocate)).wait()
+    in_line = here.device.as_here()
+
+    def receive(comm: Communicator) -> Any:
+        with in_line:
+            return _receive(comm, parties, allocate)
+
+    return group.submit(receive).wait()
 
 
 @dataclass(frozen=True, slots=True)
