@@ -315,6 +315,35 @@ def test_an_overflow_skips_the_update_and_the_scheduler_but_commits(is_overflowi
     assert optimizer.param_groups[0]["lr"] == (0.1 if is_overflowing else 0.05)
 
 
+class Counting(nn.Linear):
+    """Counts samples, which are not as many in each micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        self.count += int(points[0, 0] > 0)
+        return super().forward(points)
+
+
+def test_what_is_wrong_with_a_step_ends_the_run_before_it_is_committed() -> None:
+    model = Counting()
+    sessions: list[pliant.Session] = []
+
+    def train() -> None:
+        with pliant.Session(**small(model=model)) as session:
+            sessions.append(session)
+            for step in session.steps(1):
+                for batch in step:
+                    step.backward(loss_of(model, batch))
+
+    with pytest.raises(UsageError, match="changed buffer 'count' in different ways"):
+        train()
+    assert sessions[0]._training.committed == 0
+
+
 def test_a_fused_optimizer_that_skips_leaves_the_scheduler_alone() -> None:
     arguments = small()
     optimizer = torch.optim.Adam(arguments["model"].parameters(), fused=True)
@@ -360,6 +389,21 @@ def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
     update.apply(update.prepare(*reduced(update, 8.0), step=0))
 
     assert torch.equal(model.weight, before - 2.0)
+
+
+def test_a_step_with_a_scaler_that_was_given_up_is_done_again() -> None:
+    model = nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    update = update_of(model, scaler=scaler, max_grad_norm=100.0)
+    before = model.weight.detach().clone()
+
+    update.prepare(*reduced(update, math.inf), step=0)
+    gradient = update.prepare(*reduced(update, 8.0), step=0)
+    update.apply(gradient)
+
+    assert gradient.norm_here == pytest.approx(math.sqrt(12.0))
+    assert torch.equal(model.weight, before - 2.0)
+    assert scaler.get_scale() == 4.0
 
 
 def test_a_gradient_is_finite_though_its_norm_is_not() -> None:

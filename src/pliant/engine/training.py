@@ -405,6 +405,8 @@ class Training:
                 f"{gradient.nonfinite} at step {step}{self.slots.nonfinite}; the run ends before "
                 "that step, as on_nonfinite='stop' says"
             )
+        if not gradient.nonfinite or self.on_nonfinite != "skip":
+            self.slots.check(extras)
         self._result = Result(step=step, gradient=gradient)
         self.guards.on_computed()
         self.state.check_parameters()

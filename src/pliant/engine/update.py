@@ -150,6 +150,9 @@ class Update:
                     norm = self._norm_of(parts, factor)
                     norm_here = _number(norm)
                     digest = self._digest(buckets, extras, step)  # the same nan everywhere
+            unscaled: Mapping[int, Any] = {}
+            if self.scaler is not None:
+                unscaled, norm, norm_here = self._unscale(self.scaler, parts)
         nonfinite = ""
         if extras.weight and not math.isfinite(extras.loss):
             nonfinite = f"the loss is {extras.loss}"
@@ -162,6 +165,7 @@ class Update:
             factor=factor,
             norm=norm,
             norm_here=norm_here,
+            unscaled=unscaled,
             digest=digest(),
             nonfinite=nonfinite,
         )
@@ -298,8 +302,7 @@ class Update:
         present = [parameter for parameter, _ in gradient.parts]
         active = [o for o in self.optimizers if any(p.grad is not None for p in held(o))]
         if self.scaler is not None:
-            for optimizer in active:
-                self._unscale(self.scaler, optimizer)
+            self.scaler._per_optimizer_states.update(gradient.unscaled)  # noqa: SLF001  # as _unscale
         if self.max_grad_norm is not None:
             self._clip(gradient, self.max_grad_norm)
         for optimizer in active:
@@ -329,21 +332,36 @@ class Update:
         else:
             present = [parameter for parameter, _ in gradient.parts]
             torch.nn.utils.clip_grads_with_norm_(present, max_norm, norm)
-        if gradient.norm is None:
-            self._grad_norm = float(norm)
 
-    def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        """Unscale the gradients of an optimizer; one that overflowed anywhere has everywhere."""
-        if not self._is_sharded:
-            scaler.unscale_(optimizer)
-            return
-        present = [p for p in held(optimizer) if p.grad is not None]
-        local = SimpleNamespace(param_groups=[{"params": list(map(_with_local_gradient, present))}])
-        scaler.unscale_(local)  # type: ignore[arg-type]  # has what it looks at
-        states = scaler._per_optimizer_states  # noqa: SLF001  # as _has_overflowed
-        state = states[id(optimizer)] = states.pop(id(local))
-        for found in state["found_inf_per_device"].values():
-            found.fill_(float(not all_agree(not found)))
+    def _unscale(
+        self, scaler: torch.amp.GradScaler, parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
+    ) -> tuple[dict[int, Any], torch.Tensor | None, float | None]:
+        """Unscale; return what the scaler notes, by ``id`` of the optimizer, and the norm, twice.
+
+        The scaler itself takes note at the commit: the attempt may be given up.  An optimizer that
+        overflowed on one worker has on all.
+        """
+        states: dict[int, Any] = {}
+        kept = scaler._per_optimizer_states  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
+        for optimizer in self.optimizers:
+            own = set(map(id, held(optimizer)))
+            present = [_with_local_gradient(one, part) for one, part in parts if id(one) in own]
+            local: Any = SimpleNamespace(param_groups=[{"params": present}])  # what it looks at
+            if present:
+                scaler.unscale_(local)
+            if id(local) in kept:  # not if the scaler is disabled
+                states[id(optimizer)] = kept.pop(id(local))
+        norm = None
+        if self.max_grad_norm is not None and parts:
+            norm = self._total_norm([part for _, part in parts], 1.0)
+        norms = here.device.read([] if norm is None else [norm])
+        places = [(one, where) for one in map(_found, states.values()) for where in one]
+        flags = here.device.read([found[where] for found, where in places])()
+        for (found, where), flag in zip(places, flags, strict=True):
+            if self._is_sharded:
+                flag.fill_(float(not all_agree(not flag)))
+            found[where] = flag  # in host memory, where the scaler reads it
+        return states, norm, None if norm is None else float(norms()[0])
 
     def _step_one(self, optimizer: torch.optim.Optimizer, *, is_first: bool) -> None:
         """Step an optimizer; tell why one that never can fails."""
@@ -371,7 +389,7 @@ class Update:
 
     def _has_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler made this optimizer skip; a fused one is called all the same."""
-        found = self.scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
+        found = self.scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # as _unscale
         return any(map(bool, found.values()))
 
     def _step_schedulers(self, loss: float) -> None:
@@ -394,11 +412,17 @@ class Update:
             )
 
 
-def _with_local_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose gradient is what lies here of a parameter's, in the same memory."""
+def _with_local_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose gradient is what lies here of one, in the same memory."""
     stand_in = local_of(parameter).detach()
-    stand_in.grad = None if parameter.grad is None else local_of(parameter.grad)
+    stand_in.grad = local_of(gradient)
     return stand_in
+
+
+def _found(state: Mapping[str, Any]) -> dict[torch.device, torch.Tensor]:
+    """Return by device what a scaler has found: not 0 if something overflowed."""
+    found: dict[torch.device, torch.Tensor] = state["found_inf_per_device"]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +444,9 @@ class Gradient:
 
     norm_here: float | None
     """The same, read."""
+
+    unscaled: Mapping[int, Any]
+    """What a scaler notes of each optimizer whose gradient it has unscaled, by ``id``."""
 
     digest: str
     """Of a part of it; for comparing replicas."""
@@ -443,7 +470,7 @@ def are_finite(flats: Sequence[torch.Tensor]) -> bool:
     doubtful = [flat for flat, total in zip(flats, sums, strict=True) if not total.isfinite()]
     for flat in doubtful:
         flat.masked_fill_(flat.isnan(), math.nan)
-    return all([bool(flat.isfinite().all()) for flat in doubtful])
+    return all(map(bool, here.device.read([flat.isfinite().all() for flat in doubtful])()))
 
 
 def _number(norm: torch.Tensor | None) -> float | None:

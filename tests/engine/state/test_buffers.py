@@ -39,6 +39,7 @@ def run(
         kept.rewind()
         change(slot)
         total += kept.changes(slot)
+    kept.check(total, slots)
     kept.commit(total, slots)
     return kept
 

@@ -274,6 +274,14 @@ class Slots:
             self._buffers.rewind()
             self._end_attempt()
 
+    def check(self, extras: Extras) -> None:
+        """Look at what the whole step changed in the buffers before anybody commits it.
+
+        Raises:
+            UsageError: it cannot be committed.
+        """
+        self._buffers.check(extras.buffers, extras.num_computed)
+
     def commit(self, extras: Extras, *, is_skipped: bool = False) -> None:
         """Move the buffers by what the whole step changed, and forget the attempt.
 

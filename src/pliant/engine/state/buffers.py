@@ -77,8 +77,8 @@ class BufferRules:
         return changes
 
     @torch.no_grad()
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
-        """Move from the step's start by the reduced changes.
+    def check(self, total: torch.Tensor, num_computed: int) -> None:
+        """Look at reduced changes before anybody commits them.
 
         Raises:
             UsageError: slots changed an integer buffer differently, or made a new one.
@@ -90,11 +90,26 @@ class BufferRules:
                 "by running one batch through the model"
             )
         for buffer, part in self._parts(total):
+            if num_computed:
+                buffer.check(part, num_computed)
+
+    @torch.no_grad()
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        """Move from the step's start by the reduced changes, which are in host memory."""
+        there = {where: here.device.sent(total, where) for where in self._devices()}
+        for buffer, part in self._parts(total):
             buffer.rewind()
             if num_computed:
-                buffer.commit(part, num_computed)
+                moved = there[buffer.tensor.device]
+                start = part.storage_offset() - total.storage_offset()
+                same = part if moved is total else moved[start : start + buffer.width]
+                buffer.commit(part, same, num_computed)
         for quantiser in self._quantisers if num_computed else ():
             _derive(quantiser)
+
+    def _devices(self) -> set[torch.device]:
+        """Return where the buffers are."""
+        return {buffer.tensor.device for buffer in self._kept}
 
     def _parts(self, vector: torch.Tensor) -> Iterable[tuple[_Buffer, torch.Tensor]]:
         start = 0
@@ -147,8 +162,13 @@ class _Buffer:
         end = _real(self.now()).double().reshape(-1)
         out.copy_(end - self._base().reshape(-1))
 
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
-        self._add(total / num_computed)
+    def check(self, total: torch.Tensor, num_computed: int) -> None:
+        """Refuse changes that cannot be committed."""
+
+    def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
+        """Move by the sum of changes; ``there``: the same on the device of this buffer."""
+        if total.any():  # else it keeps its bits
+            self._add(there / num_computed)
 
     def _base(self) -> torch.Tensor:
         """Return what changes are counted from: the start; 0 where that is no finite number.
@@ -158,18 +178,17 @@ class _Buffer:
         return torch.nan_to_num(_real(self.start).double(), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _add(self, change: torch.Tensor) -> None:
-        if not change.any():
-            return  # a buffer that nobody changed keeps its bits
         base = self._base()
-        _real(self.tensor).copy_(base + change.to(base.device).reshape(base.shape))
+        _real(self.tensor).copy_(base + change.reshape(base.shape))
 
 
 class _SumBuffer(_Buffer):
     """Moves by the sum of all changes."""
 
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+    def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
         del num_computed
-        self._add(total)
+        if total.any():
+            self._add(there)
 
 
 class _MaxBuffer(_Buffer):
@@ -183,11 +202,11 @@ class _MaxBuffer(_Buffer):
         row[0] = 1.0
         row[1:] = self.now().double().reshape(-1)
 
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
-        del num_computed
+    def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
+        del there, num_computed
         rows = total.view(self.num_slots, -1)
-        computed = rows[rows[:, 0] > 0, 1:]
-        self.tensor.copy_(computed.amax(dim=0).reshape(self.tensor.shape))
+        largest = rows[rows[:, 0] > 0, 1:].amax(dim=0).reshape(self.tensor.shape)
+        self.tensor.copy_(here.device.sent(largest, self.tensor.device))
 
 
 class _AgreeBuffer(_Buffer):
@@ -202,16 +221,18 @@ class _AgreeBuffer(_Buffer):
         out[0] = here.device.change_word(change)
         out[1:] = change
 
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+    def check(self, total: torch.Tensor, num_computed: int) -> None:
         change = total[1:] / num_computed
         if float(total[0]) != here.device.change_word(change) * num_computed:
             raise UsageError(
                 f"the micro-batches of one step changed buffer {self.name!r} in different ways; "
                 f'say what to do with it: buffers={{"{self.name}": "sum"}}, "max" or "local"'
             )
-        if not change.any():
+
+    def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
+        if not total[1:].any():
             return
-        change = change.to(self.start.device).reshape(self.start.shape)
+        change = (there[1:] / num_computed).reshape(self.start.shape)
         if self.start.dtype is torch.bool:
             self.tensor.copy_(self.start.logical_xor(change != 0))
         else:
@@ -241,8 +262,8 @@ class _ConstantBuffer(_Buffer):
                 f'step; say how: buffers={{"{self.name}": "mean"}}, "sum", "max" or "local"'
             )
 
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
-        del total, num_computed
+    def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
+        del total, there, num_computed
 
 
 class _DerivedBuffer(_Buffer):
@@ -255,8 +276,8 @@ class _DerivedBuffer(_Buffer):
     def write(self, out: torch.Tensor, slot: int) -> None:
         del out, slot
 
-    def commit(self, total: torch.Tensor, num_computed: int) -> None:
-        del total, num_computed
+    def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
+        del total, there, num_computed
 
 
 _CLASSES: dict[str, type[_Buffer]] = {
