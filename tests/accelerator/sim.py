@@ -5,6 +5,7 @@ and its streams are as late as they want to be: a missing wait gives other numbe
 ``memory.h``, ``random.h`` and ``kernels.h`` say how.  In the environment:
 
     SIM_DEVICES=2   SIM_MEM_MB=4096   SIM_ASYNC=0   SIM_DELAY_US=300   SIM_SEED=0
+    SIM_MODEL=Sim   how it is called; {pid} stands for the process
 
 Not covered: fused LSTM and GRU cells, fft (both are refused), sparse tensors, torch.compile, fork
 after the first use of an asynchronous stream.  Attention is mathematics only: the CPU has its bits
@@ -137,6 +138,8 @@ def _module(extension: Any) -> ModuleType:
     module.initial_seed = lambda: generator().initial_seed()
     module.get_rng_state = lambda device="sim": generator(device).get_state()
     module.set_rng_state = lambda state, device="sim": generator(device).set_state(state)
+    name = os.environ.get("SIM_MODEL", "Sim").replace("{pid}", str(os.getpid()))
+    module.get_device_name = lambda device=None: name
     module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
     module.memory_allocated = accelerator.memory_allocated
     module.max_memory_allocated = accelerator.max_memory_allocated

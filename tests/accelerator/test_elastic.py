@@ -6,12 +6,13 @@ otherwise than the CPU.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from tests.accelerator import checks
 from tests.engine import models
-from tests.processes.elastic import drain, kill, run, scale, wait_for_members
+from tests.processes.elastic import drain, kill, run, run_until_over, scale, wait_for_members
 from tests.processes.launching import RunningJob
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -58,3 +59,36 @@ def test_join_drain_and_kill_leave_no_trace(
     with sdpa_kernel(SDPBackend.MATH):
         alone = models.train(models.build(model, randomness=False), STEPS)
     outcome.check(alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reduction", ["exact", "fast"])
+def test_a_device_of_another_model_joins_in_fast_mode_only(
+    tmp_path: Path, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_MODEL", "Sim of process {pid}")
+
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1")
+        scale(job, 2)
+        if reduction == "fast":
+            wait_for_members(job, "r1", "r2")
+        else:
+            job.wait_for(lambda: job.records("dismiss"), "r2 is dismissed")
+
+    outcome = run_until_over(
+        tmp_path,
+        "gpt",
+        play,
+        replicas=2,
+        start=1,
+        pace=0.05,
+        options={"randomness": False},
+        arguments=("--device", "sim", "--reduction", reduction),
+    )
+
+    reasons = [record["reason"] for record in outcome.kinds("dismiss")]
+    assert len({line["digest"] for line in outcome.digests}) == 1
+    assert (reasons == []) == (reduction == "fast")
+    for reason in reasons:
+        assert re.match(r"its device is Sim of process \d+, the run has Sim of process \d+", reason)

@@ -14,6 +14,7 @@ from tests.accelerator import checks
 pytestmark = [checks.needs_compiler, pytest.mark.timeout(900)]
 
 SESSIONS = Path(__file__).with_name("sessions.py")
+IDENTITY = Path(__file__).with_name("identity.py")
 
 FEW = 6
 """Of so many features `make test` trains one."""
@@ -40,6 +41,11 @@ DIFFERENT = {
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_it_has_the_bits_of_the_cpu(is_async: bool) -> None:
     assert checks.failed_in(SESSIONS, is_async=is_async) == {}
+
+
+@pytest.mark.slow
+def test_it_says_sets_and_refuses_what_its_device_needs() -> None:
+    assert checks.failed_in(IDENTITY, is_async=True) == {}
 
 
 def differences(*, every: int, is_async: bool = False, seed: int = 0) -> dict[str, str]:

@@ -558,11 +558,12 @@ MADE: dict[str, Script | Listed] = {
         "lazy modules that saw no batch",
         "`model(batch)` once",
     ),
-    "'weight' is on meta: pliant trains on CPU for now; CUDA is a later capability": Listed(
+    "'weight' is on meta, where tensors have no values; give it memory before the session is made, "
+    "with to_empty(), and set its values": Listed(
         given(model=lambda: nn.Linear(4, 3, device="meta")),
         "structure",
-        "models on CUDA",
-        "`model.to('cpu')`",
+        "models on the meta device",
+        "`model.to_empty(device=...)`",
     ),
     "the model is wrapped in DistributedDataParallel; pass it unwrapped": Listed(
         given(model=Wrapped), "structure", "DistributedDataParallel", "pass the module inside"

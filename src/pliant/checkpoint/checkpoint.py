@@ -30,7 +30,7 @@ from pliant.checkpoint.store.open import open_storage
 from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError
-from pliant.core.values import NO_CHECKPOINT, CheckpointInfo, FromCheckpoint, Lineage
+from pliant.core.values import DEVICE, NO_CHECKPOINT, CheckpointInfo, FromCheckpoint, Lineage
 from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 from pliant.engine.worker.bootstrap import check_orders
@@ -316,7 +316,7 @@ class Checkpoint:
                     "this run a place of its own, or go on all the same with --from-checkpoint "
                     "anyway (a script that runs alone: PLIANT_FROM_CHECKPOINT=anyway)"
                 )
-            if key in FREE or is_group:
+            if key in FREE or is_group or key.startswith(DEVICE):
                 said = f"{what}: the bits may differ from those of an undisturbed run"
                 channel.noted(said, lasting=True)
                 continue

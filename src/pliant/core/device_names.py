@@ -37,6 +37,9 @@ VISIBLE = {
 NONE = {"rocm": "-1"}
 """What such a variable says where a process sees none, if not nothing."""
 
+WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""Variables with which cuBLAS gives the same bits each time; read at a process's first product."""
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that say how many threads compute; set for cores, unless the user did."""
 

@@ -47,6 +47,12 @@ DATASET_SAMPLES = "dataset_samples"
 KERNELS = "kernels"
 """In the identity of a worker: the instruction set of torch's kernels."""
 
+DEVICE = "device"
+"""In the identity of a worker: its accelerator, and the beginning of each name of what that has."""
+
+DEVICE_TYPE = "device_type"
+"""In the identity of a worker: as torch calls where its model is."""
+
 NUMERICS = "numerics"
 """In the identity of a worker: a digest of what some operations give there."""
 

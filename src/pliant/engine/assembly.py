@@ -29,6 +29,8 @@ from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.data.team_slots import TeamSlots
+from pliant.engine.device import here
+from pliant.engine.device.deterministic import Deterministic
 from pliant.engine.guard import files
 from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison
@@ -98,6 +100,7 @@ class Assembly:
         if (record := files.here()) is not None:
             record.leave_out(getattr(checkpoint, "path", ""))
         self._data, dataset = data, data.dataset
+        self._deterministic = Deterministic()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads)  # before a sampler draws
         self.schedule = _schedule(data, settings)
@@ -251,6 +254,8 @@ class Assembly:
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:
         """Start what runs beside the script, and join whoever trains."""
+        if self._shape.is_exact and (said := self._deterministic.begin(here.device.settings())):
+            self.reporter.noted(said)
         self._loader.open()
         self._guards.on_session()
         self._note_memory()
@@ -267,6 +272,7 @@ class Assembly:
         """Give everything back; ``is_over``: the run is, not only this replica's part in it."""
         with ExitStack() as last_first:  # one that fails, as where nobody reads, keeps none back
             last_first.callback(torch.set_num_threads, self._threads_before)
+            last_first.callback(self._deterministic.end)
             last_first.callback(self._ledger.close)
             last_first.callback(self._loader.close)
             last_first.callback(self._guards.on_end)

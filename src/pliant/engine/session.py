@@ -47,7 +47,7 @@ class Session:
     Used as a context manager; one at a time in a process.
 
     Args:
-        model: on the CPU, unwrapped.
+        model: on the CPU or on accelerators of one kind, unwrapped.
         optimizer: one or several over the model's parameters, stepped at one commit.
         dataset: map-style; fetched by index.  Or a DataLoader, which says its dataset and, where
             they are not given here, ``collate_fn``, ``num_workers``, ``micro_batch_size`` (its

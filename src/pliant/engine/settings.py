@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import batching
-from pliant.engine.device import here
+from pliant.engine.device import graphs, here, host
 from pliant.engine.local_tensors import reshard, sharding_modules
 from pliant.engine.state.buffers import observes
 from pliant.engine.state.durable import Durability
@@ -133,6 +133,8 @@ def _check_model(model: object) -> torch.nn.Module:
         here.device.check(name, tensor)
     if not any(True for _ in model.parameters()):
         raise ConfigError("the model has no parameters")
+    if here.device.type != host.LOCATION:
+        graphs.refuse_compiled(model)
     return model
 
 

@@ -106,6 +106,39 @@ def test_a_host_that_rounds_differently_is_told_what_to_set(name: str) -> None:
     )
 
 
+def test_another_device_is_named_and_what_accepts_it() -> None:
+    mine, theirs = (
+        replace(spare(RUN), identity=(("device", word), ("device_blas", word)))
+        for word in ("here", "there")
+    )
+
+    assert difference(mine, theirs) == (
+        "its device is here, the run has there: it may round differently; give every replica the "
+        'same device and libraries, or accept unlike ones with Session(reduction="fast")'
+    )
+
+
+@pytest.mark.parametrize("reduction", ["exact", "fast"])
+def test_replicas_on_another_kind_of_device_are_refused(reduction: str) -> None:
+    mine, theirs = (
+        replace(spare(layout), identity=(("device_type", kind), ("reduction", reduction)))
+        for kind, layout in (("cpu", RUN), ("xpu", f"{RUN} of another device"))
+    )
+
+    assert difference(mine, theirs) == (
+        "its device_type is cpu, the run has xpu; replicas need one kind"
+    )
+
+
+def test_fast_mode_accepts_unlike_devices() -> None:
+    mine, theirs = (
+        replace(spare(RUN), identity=(("device", word), ("reduction", "fast")))
+        for word in ("here", "there")
+    )
+
+    assert difference(mine, theirs) is None
+
+
 def test_a_sample_that_differs_is_named_and_one_that_only_one_side_has_is_not() -> None:
     mine, theirs, slow = (
         replace(spare(RUN), identity=words)

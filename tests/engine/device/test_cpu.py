@@ -68,8 +68,27 @@ def test_nobody_else_names_a_device_or_views_memory() -> None:
     assert {each[:2] for each in found} == EXCEPTIONS.keys(), "an exception that nobody needs"
 
 
+def words_in(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Constant(value=str(word)) | ast.Name(id=word) | ast.Attribute(attr=word):
+                yield word
+            case ast.alias(name=word):
+                yield from word.split(".")
+            case _:
+                pass
+
+
+def test_one_module_knows_a_vendors_devices() -> None:
+    named = {
+        str(path.relative_to(ENGINE)) for path in ENGINE.rglob("*.py") if "cuda" in words_in(path)
+    }
+
+    assert named <= {"device/cuda.py", "comm/nccl.py"}
+
+
 def test_a_model_elsewhere_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'w' is on meta: pliant trains on CPU for now"):
+    with pytest.raises(ConfigError, match="'w' is on meta, where tensors have no values"):
         here.device.check("w", torch.empty(1, device="meta"))
 
 

@@ -38,6 +38,8 @@ from pliant.core.policy.decide import require_slots
 from pliant.core.values import (
     CHECKPOINT_PLACE,
     DATASET_SAMPLES,
+    DEVICE,
+    DEVICE_TYPE,
     KERNELS,
     NUMERICS,
     SAMPLE,
@@ -296,6 +298,11 @@ UNLIKE_HOSTS = (
     "MKL_CBWR=COMPATIBLE and ONEDNN_MAX_CPU_ISA=AVX2 on all"
 )
 
+UNLIKE_DEVICES = (
+    ": it may round differently; give every replica the same device and libraries, or accept "
+    'unlike ones with Session(reduction="fast")'
+)
+
 PREPARE = (
     "if the script writes its data, let one process do that, in pliant.once (pliant docs "
     "prepare-data)"
@@ -316,9 +323,12 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     """
     if spare.num_slots != reference.num_slots:
         return f"it has {spare.num_slots} micro-batches in a step, the run {reference.num_slots}"
+    ours, theirs_ = dict(spare.identity), dict(reference.identity)
+    kinds = ours.pop(DEVICE_TYPE, ""), theirs_.pop(DEVICE_TYPE, "")
+    if all(kinds) and len(set(kinds)) > 1:  # its gradients are in other buckets, too
+        return f"its {DEVICE_TYPE} is {kinds[0]}, the run has {kinds[1]}; replicas need one kind"
     if spare.layout != reference.layout:
         return _other_model(spare.layout.splitlines(), reference.layout.splitlines())
-    ours, theirs_ = dict(spare.identity), dict(reference.identity)
     if ours.pop(CHECKPOINT_PLACE, "") != theirs_.pop(CHECKPOINT_PLACE, ""):
         return ANOTHER_PLACE
     for name in sorted(ours.keys() | theirs_.keys()):
@@ -333,6 +343,7 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
             continue
         if not name.startswith((SCRIPT_MODULE, SAMPLE)):
             remedy = UNLIKE_HOSTS if name in (KERNELS, NUMERICS) else ""
+            remedy = UNLIKE_DEVICES if name.startswith(DEVICE) else remedy
             remedy = f"; {PREPARE}" if name == DATASET_SAMPLES else remedy
             return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}{remedy}"
         if name in ours and name in theirs_:  # one that only some import need not be there

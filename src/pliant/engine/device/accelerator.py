@@ -18,10 +18,12 @@ from typing import Any
 import torch
 import xxhash
 
-from pliant.core.errors import ConfigError
-from pliant.engine.device import host, memory
+from pliant.core.errors import ConfigError, UsageError
+from pliant.core.values import DEVICE, DEVICE_TYPE
+from pliant.engine.device import deterministic, graphs, host, memory
 from pliant.engine.device.base import Check, Device, Mark, Part
 from pliant.engine.device.cpu import Cpu
+from pliant.engine.device.numerics import word_of_device
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _STEP = 0x5851F42D4C957F2E
@@ -31,6 +33,9 @@ _WORD = (1 << 32) - 1
 FIRST_LOOK_S, LONGEST_LOOK_S = 2e-5, 1e-3
 """Between two looks for a copy, in seconds: a copy of 1 MB takes the first of them."""
 
+_MULTIPROCESSORS = ("multi_processor_count", "max_compute_units")
+"""Of a device's properties: names for how many there are, on which draws and sums depend."""
+
 
 class Accelerator(Device):
     """See the module's text."""
@@ -39,6 +44,11 @@ class Accelerator(Device):
         self.type = kind
         self._host = Cpu()
         self._generators = torch.get_device_module(kind).default_generators
+        self._is_capturing: Callable[[], bool] = getattr(
+            torch.get_device_module(kind), "is_current_stream_capturing", lambda: False
+        )
+        self.wheres: Sequence[torch.device] = ()
+        """Those of the model, in order."""
         self._threads = threading.local()
         self._factors: dict[torch.device, torch.Tensor] = {}
         """By device, by what the integers of a tensor are multiplied for a word."""
@@ -53,10 +63,33 @@ class Accelerator(Device):
 
     def identity(self, threads: int) -> tuple[tuple[str, str], ...]:
         """See ``Device``."""
-        return tuple(
-            (name, self.type if name == "device_type" else value)
-            for name, value in self._host.identity(threads)
+        of_host = dict(self._host.identity(threads)) | {DEVICE_TYPE: self.type}
+        models = dict.fromkeys(map(self.model_of, self.wheres))
+        words = dict.fromkeys(map(word_of_device, self.wheres))
+        return (
+            *of_host.items(),
+            (DEVICE, " and ".join(models)),
+            (f"{DEVICE}_numerics", " and ".join(words)),
         )
+
+    def model_of(self, where: torch.device) -> str:
+        """Return what a device is, as far as torch knows that: which one of its kind it is, not."""
+        module = torch.get_device_module(self.type)
+        named: str = getattr(module, "get_device_name", lambda where: where.type)(where)
+        found = getattr(module, "get_device_properties", lambda where: None)(where)
+        numbers = (getattr(found, name, None) for name in _MULTIPROCESSORS)
+        number = next(filter(None, numbers), None)
+        return named if number is None else f"{named}, {number} multiprocessors"
+
+    def settings(self) -> list[deterministic.Setting]:
+        """See ``Device``."""
+        return deterministic.general()
+
+    def refuse_graphs(self) -> None:
+        """See ``Device``."""
+        if self._is_capturing():
+            raise UsageError(graphs.CAPTURING)
+        graphs.refuse_replayed(self.wheres)
 
     def lasting(self, numel: int, dtype: torch.dtype, where: torch.device) -> torch.Tensor:
         """See ``Device``."""

@@ -16,6 +16,7 @@ import torch
 import xxhash
 
 from pliant.engine.device import host
+from pliant.engine.device.deterministic import Setting
 
 Mark = Any
 """A point in the work that was queued on a device; see ``Device.mark``."""
@@ -58,6 +59,18 @@ class Device(ABC):
 
         Raises:
             ConfigError: the same computation gives other results from one time to the next.
+        """
+
+    @abstractmethod
+    def settings(self) -> Sequence[Setting]:
+        """Return the settings of torch with which this device gives the same bits each time."""
+
+    @abstractmethod
+    def refuse_graphs(self) -> None:
+        """Refuse a backward that this device would replay without the session; does not wait.
+
+        Raises:
+            UsageError: with a sentence for the user.
         """
 
     # --- memory ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError
-from pliant.core.values import KERNELS, NUMERICS
+from pliant.core.values import DEVICE_TYPE, KERNELS, NUMERICS
 from pliant.engine.device import memory
 from pliant.engine.device.base import Check, Device, Mark
 from pliant.engine.device.numerics import word_of_numerics
@@ -23,17 +23,24 @@ class Cpu(Device):
         """See ``Device``."""
         if tensor.device.type != self.type:
             raise ConfigError(
-                f"{name!r} is on {tensor.device}: pliant trains on CPU for now; CUDA is a "
-                "later capability"
+                f"{name!r} is on {tensor.device}, where tensors have no values; give it memory "
+                "before the session is made, with to_empty(), and set its values"
             )
 
     def identity(self, threads: int) -> tuple[tuple[str, str], ...]:
         """See ``Device``."""
         return (
-            ("device_type", self.type),
+            (DEVICE_TYPE, self.type),
             (KERNELS, torch.backends.cpu.get_cpu_capability()),  # another set rounds differently
             (NUMERICS, word_of_numerics(threads)),
         )
+
+    def settings(self) -> tuple[()]:
+        """See ``Device``."""
+        return ()
+
+    def refuse_graphs(self) -> None:
+        """There are none."""
 
     def lasting(self, numel: int, dtype: torch.dtype, where: torch.device) -> torch.Tensor:
         """See ``Device``."""

@@ -3,8 +3,8 @@
 Which kernels torch, MKL and oneDNN choose is said nowhere in full: they go by the processor, by
 MKL_CBWR, MKL_ENABLE_INSTRUCTIONS, ONEDNN_MAX_CPU_ISA, ONEDNN_DEFAULT_FPMATH_MODE and
 ATEN_CPU_CAPABILITY, and with several threads by OMP_DYNAMIC and OMP_THREAD_LIMIT, too.  Each of
-these was seen to change bits; so it is computed with them, and what comes out is compared.  Owns
-what is computed.  Must not know who compares.
+these was seen to change bits; so it is computed with them, and what comes out is compared.  The
+same is computed on an accelerator.  Owns what is computed.  Must not know who compares.
 
 Not seen: kernels that none of these operations uses, and those of torch.compile.
 """
@@ -12,7 +12,7 @@ Not seen: kernels that none of these operations uses, and those of torch.compile
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -50,30 +50,78 @@ def word_of_numerics(threads: int) -> str:
     return words.pop()
 
 
+def word_of_device(where: torch.device) -> str:
+    """Return a digest of the same results on an accelerator, and which of them it cannot compute.
+
+    Waits for the device once.  Draws no random numbers.
+
+    Raises:
+        RuntimeError: the device fails.
+    """
+    found: list[torch.Tensor] = []
+    missing: list[str] = []
+    with torch.enable_grad(), torch.autocast(where.type, enabled=False):
+        for name, compute in _OPERATIONS.items():
+            try:
+                found += [_bytes(result) for result in compute(where)]
+            except (torch.OutOfMemoryError, torch.AcceleratorError):
+                raise
+            except RuntimeError:  # torch has no kernel of it for this device
+                missing.append(name)
+    hasher = hashlib.blake2b(digest_size=6)
+    if found:
+        hasher.update(host.bytes_of(host.copy_of(torch.cat(found))))
+    return " ".join((hasher.hexdigest(), *(f"without {name}" for name in missing)))
+
+
 def _digest() -> str:
     hasher = hashlib.blake2b(digest_size=6)
     for result in _results():
-        flat = result.detach().reshape(-1)
-        hasher.update(flat.view(torch.uint8).numpy().tobytes())
+        hasher.update(host.bytes_of(_bytes(result)))
     return hasher.hexdigest()
 
 
 def _results() -> Iterator[torch.Tensor]:
-    """Compute what differed under at least one of the settings, small and of every library."""
-    image, kernel = (_numbers(*shape).requires_grad_() for shape in ((2, 8, 12, 12), (12, 8, 3, 3)))
-    image_convolved = F.conv2d(image, kernel, padding=1)  # oneDNN
-    yield image_convolved
-    yield from torch.autograd.grad(F.gelu(image_convolved).sum(), (image, kernel))
-    yield _numbers(64, 64) @ _numbers(64, 64).T  # MKL
-    yield _numbers(10_000) @ _numbers(10_000)  # MKL, by threads
-    yield torch.exp(_numbers(1000))
-    yield _numbers(128, 512).to(_HALF) @ _numbers(512, 96).to(_HALF)  # oneDNN, AMX
-    yield F.softmax(_numbers(50, 333), 1)  # torch's own from here on
-    yield F.layer_norm(_numbers(16, 130), (130,))
-    yield _numbers(100_000).sum()  # by threads
+    where = torch.device(host.LOCATION)
+    for compute in _OPERATIONS.values():
+        yield from compute(where)
 
 
-def _numbers(*shape: int) -> torch.Tensor:
+def _bytes(result: torch.Tensor) -> torch.Tensor:
+    return result.detach().reshape(-1).view(torch.uint8)
+
+
+# --- what differed under at least one of the settings, small and of every library
+
+
+def _convolution(where: torch.device) -> list[torch.Tensor]:
+    shapes = ((2, 8, 12, 12), (12, 8, 3, 3))
+    image, kernel = (_numbers(where, *shape).requires_grad_() for shape in shapes)
+    convolved = F.conv2d(image, kernel, padding=1)  # oneDNN
+    return [convolved, *torch.autograd.grad(F.gelu(convolved).sum(), (image, kernel))]
+
+
+def _product(where: torch.device) -> list[torch.Tensor]:
+    square, vector = _numbers(where, 64, 64), _numbers(where, 10_000)
+    return [square @ square.T, vector @ vector]  # MKL, the second by threads
+
+
+def _half_product(where: torch.device) -> list[torch.Tensor]:
+    return [_numbers(where, 128, 512).to(_HALF) @ _numbers(where, 512, 96).to(_HALF)]  # AMX
+
+
+_OPERATIONS: dict[str, Callable[[torch.device], list[torch.Tensor]]] = {
+    "convolution": _convolution,
+    "matrix product": _product,
+    "exp": lambda where: [torch.exp(_numbers(where, 1000))],
+    "bfloat16 matrix product": _half_product,
+    "softmax": lambda where: [F.softmax(_numbers(where, 50, 333), 1)],  # torch's own from here on
+    "layer_norm": lambda where: [F.layer_norm(_numbers(where, 16, 130), (130,))],
+    "sum": lambda where: [_numbers(where, 100_000).sum()],  # by threads
+}
+
+
+def _numbers(where: torch.device, *shape: int) -> torch.Tensor:
     """Return numbers from -2 to 2 that are the same everywhere: one rounding each.
 
     By numpy, in one thread: on a loaded machine each operation of several threads waits for all.
@@ -84,4 +132,6 @@ def _numbers(*shape: int) -> torch.Tensor:
         size, dtype=torch.float32, device=host.LOCATION
     )  # aligned as torch's own are
     np.divide(whole.astype(np.float32), np.float32(500), out=numbers.numpy())
+    if where.type != host.LOCATION:
+        numbers = numbers.pin_memory().to(where, non_blocking=True)
     return numbers.reshape(shape)

@@ -1,11 +1,12 @@
 """Loss graph: what the loss of a micro-batch goes back to, besides the model's parameters.
 
-Owns two looks at it.  A loss that goes back to an earlier micro-batch, as where a script adds up
+Owns three looks at it.  A loss that goes back to an earlier micro-batch, as where a script adds up
 losses and calls ``step.backward`` for every second one: how many a replica computes differs, and so
 would the gradient.  A tensor outside of the model that gets a gradient, and changes from step to
-step: what it gets is of this replica's micro-batches only.  Must not know how gradients are added.
+step: what it gets is of this replica's micro-batches only.  And kernels that were recorded, whose
+backward is replayed (``engine.device.graphs``).  Must not know how gradients are added.
 
-The first is looked for behind a micro-batch without a backward; the second in the first steps of
+The first is looked for behind a micro-batch without a backward; the others in the first steps of
 this process, and ever more rarely.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.device import host
+from pliant.engine.device import graphs, host
 from pliant.engine.fingerprint import tensor_word, tensors_in
 from pliant.engine.local_tensors import is_sharded
 
@@ -71,6 +72,7 @@ class LossGraph:
             leaf = getattr(node, "variable", None)
             if leaf is None:
                 self._refuse_earlier(node)
+                graphs.refuse_recorded(node)
             elif id(leaf) not in known and not self._is_sharded:
                 self._look_at_outside(leaf)
 

@@ -156,6 +156,7 @@ class GradientSums:
     def capture(self, backward: Callable[[], None], factor: float) -> None:
         """Run a backward of the open slot and take its gradients, each times ``factor``."""
         self._factor = factor
+        here.device.refuse_graphs()
         self._refuse_strangers()
         is_final = self._is_last_of_part and self._merges == 1  # then the sum goes to its buffer
         if self._merges and not is_final and factor == 1.0:

@@ -144,10 +144,14 @@ class OptimizerState:
             optimizer.add_param_group({"params": [parameters[name] for name in names]})
         for group, values in zip(optimizer.param_groups, received["groups"], strict=True):
             group.update(values["values"])
+        is_of_host = all(map(host.is_here, tensors_in([received])))  # where all else was, too
         optimizer.state.clear()
         for name, entries in received["state"].items():
             parameter = parameters[name]
-            optimizer.state[parameter] = {k: _placed(v, parameter) for k, v in entries.items()}
+            optimizer.state[parameter] = {
+                key: _placed(value, parameter, moves=is_of_host and key != "step")
+                for key, value in entries.items()
+            }
         optimizer.state.update(received["shared"])
         for name, value in received.get("attributes", {}).items():
             setattr(optimizer, name, value)
@@ -292,12 +296,16 @@ def _print(value: Any) -> tuple[Any, ...] | None:
     return document, *((tensor.dtype, tensor.shape, here.device.word(tensor)) for tensor in tensors)
 
 
-def _placed(value: Any, parameter: torch.Tensor) -> Any:
-    """Return a value of a state as the optimizer of this parameter has it."""
-    if torch.is_tensor(value) and not host.is_here(value):
-        value = value.to(local_of(parameter).device)  # which of them differs between workers
-    is_alike = torch.is_tensor(value) and value.dim() and value.shape == local_of(parameter).shape
-    return sharded_like(value, parameter) if is_alike else value
+def _placed(value: Any, parameter: torch.Tensor, *, moves: bool) -> Any:
+    """Return a value of a state as the optimizer of this parameter has it.
+
+    ``moves``: also from host memory to the parameter's device, if it is shaped like it.
+    """
+    local = local_of(parameter)
+    is_alike = torch.is_tensor(value) and value.shape == local.shape
+    if torch.is_tensor(value) and (not host.is_here(value) or (moves and is_alike)):
+        value = value.to(local.device)  # which of them differs between workers
+    return sharded_like(value, parameter) if is_alike and value.dim() else value
 
 
 def _is_placed_alike(

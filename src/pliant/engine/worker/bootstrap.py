@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from pliant.core.checked import CHECK_VARIABLE, CheckOrders
-from pliant.core.device_names import CPU, DEVICE_NAMES, confinement, kind_of
+from pliant.core.device_names import CPU, DEVICE_NAMES, WORKSPACE, confinement, kind_of
 from pliant.core.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -429,6 +429,8 @@ def _stage(
         os.environ.update(LOCAL_RANK=str(assignment.local_rank), LOCAL_WORLD_SIZE=str(here))
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
+    for name, value in WORKSPACE.items():
+        os.environ.setdefault(name, value)
     environment_reads.watch(os.environ)
     os.chdir(assignment.work.cwd)
     numpy: Any = sys.modules.get("numpy")

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from pliant.core.errors import EXIT_FAILED, EXIT_USAGE, ConfigError, UsageError
 from pliant.engine import script_files
+from pliant.engine.worker import script_errors
 from pliant.engine.worker.bootstrap import WorkerContext, flush_files, worker_context
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
@@ -38,11 +39,13 @@ def _tell(
     others: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     atexit.unregister(_end_as_failed)  # the script has not caught it
-    if not isinstance(error, ConfigError | UsageError):
+    is_refusal = isinstance(error, ConfigError | UsageError)
+    sentence = error if is_refusal else script_errors.nondeterministic(error)
+    if sentence is None:
         others(kind, error, trace)
         return
     where = script_files.at(script_files.place_of_error(trace))
-    sys.stderr.write(f"pliant: {error}{where}\n")
+    sys.stderr.write(f"pliant: {sentence}{where}\n")
     raise SystemExit(EXIT_USAGE)
 
 

@@ -11,8 +11,10 @@ import argparse
 import linecache
 import os
 import re
+import sys
 import traceback
 from collections.abc import Mapping
+from typing import Any
 
 from pliant.engine import script_files
 from pliant.engine.worker.customs import TORCHRUN
@@ -35,6 +37,7 @@ _TOO_MANY_STEPS = re.compile(
     r"Tried to step \d+ times. The specified number of total steps is (\d+)"
 )
 _ONE_SAMPLE = "Expected more than 1 value per channel when training"
+_NONDETERMINISTIC = re.compile(r"(\S+) does not have a deterministic implementation")
 _MAKERS = frozenset({(os.__file__, "makedirs"), ("<frozen os>", "makedirs")})
 _CHOICE = re.compile(r"cuda|\bxpu\b|\bmps\b|\bhpu\b|device", re.IGNORECASE)
 
@@ -57,7 +60,22 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
             f".cuda() and .to('cuda'), or write device = 'cpu'; torch says: "
             f"{first_line}"
         )
-    return _known(error, said)
+    return nondeterministic(error) or _known(error, said)
+
+
+def nondeterministic(error: BaseException) -> str | None:
+    """Return the sentence for an operation without equal bits, which a session has refused.
+
+    Not for a script that refuses such operations itself: that is still so behind its session.
+    """
+    found = _NONDETERMINISTIC.search(str(error)) if isinstance(error, RuntimeError) else None
+    torch: Any = sys.modules.get("torch")
+    if found is None or torch is None or torch.are_deterministic_algorithms_enabled():
+        return None
+    return (
+        f"{found[1]} gives other bits from one time to the next on this device, which "
+        'reduction="exact" does not allow; use another operation, or Session(reduction="fast")'
+    )
 
 
 def _known(error: BaseException, said: str) -> str | None:
