@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -107,12 +108,16 @@ class Errors {
   }
   void check(int device) {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(text_[device].empty(), "sim error (sticky, sim:", device, "): ", text_[device]);
+    if (text_[device].empty()) return;
+    if (is_told_[device]) std::fprintf(stderr, "sim:%d was used after it had failed\n", device);
+    is_told_[device] = true;
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 1, "sim error: " + text_[device]);
   }
 
  private:
   std::mutex mutex_;
   std::string text_[kMaxDevices];
+  bool is_told_[kMaxDevices] = {};
 };
 
 inline Errors& errors() {

@@ -137,3 +137,23 @@ def test_what_a_worker_of_another_host_has_found_in_use_rests_there() -> None:
 
     assert devices.used == {}
     assert devices.put(R2) == (0,)
+
+
+def test_a_device_that_fails_rests_from_the_third_time_in_a_row() -> None:
+    devices = Devices([0])
+    rests = []
+    for _ in range(5):
+        devices.put(R1)
+        rests.append(devices.rest(R1, after=3))
+        devices.wake(0)
+
+    assert rests == [None, None, (0, 1.0), (0, 2.0), (0, 4.0)]
+
+
+def test_a_device_that_has_failed_is_the_last_to_be_tried_again() -> None:
+    devices = Devices([0, 1])
+    devices.put(R1)
+
+    devices.rest(R1, after=3)
+
+    assert [devices.put(name) for name in (R1, R2)] == [(1,), (0,)]

@@ -19,6 +19,7 @@ theirs below names.
 
 ALSO_LIVE = {
     "a_busy_member_is_not_hung": "busy",
+    "a_device_fails_behind_the_last_step": "exit device",
     "a_device_is_in_use_by_others": "exit taken",
     "a_host_refuses_its_replicas": "exit short",
     "a_killed_member_keeps_its_slots": "kill",

@@ -73,6 +73,7 @@ def main() -> None:
             session.save(options.save)
 
     def on_batch() -> None:
+        fail_device(options, me, who[0].committed if who else 0)
         threading.Event().wait(float(options.slow[1]) if me == options.slow[0] else options.pace)
 
     who_breaks, breaks_at = options.break_at
@@ -155,6 +156,21 @@ def go_wrong(options: argparse.Namespace, me: str, case: models.Case, step: int)
             next(case.model.parameters()).mul_(2)
 
 
+def fail_device(options: argparse.Namespace, me: str, committed: int) -> None:
+    """Let the device fail, once, before a micro-batch of a step."""
+    who, step, how = options.device_fault
+    if who not in (me, "all") or committed != int(step):
+        return
+    options.device_fault = ("", 0, "")
+    accelerator: Any = sys.modules["tests.accelerator.sim"].install()
+    if how == "memory":
+        torch.empty(1 << 40, device=options.device)
+    elif how == "hang":
+        accelerator.launch(0, [], lambda _: threading.Event().wait())
+    else:
+        accelerator.fail(0, how)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument(
@@ -180,6 +196,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
     parser.add_argument(
         "--break-at", nargs=2, default=("", 0), help="replica, or all, and step whose tail breaks"
+    )
+    parser.add_argument(
+        "--device-fault",
+        nargs=3,
+        default=("", 0, ""),
+        help="replica, or all; step; memory, hang, or what the device says from then on",
     )
     parser.add_argument("--leave-when", type=Path, help="file without which nobody leaves")
     parser.add_argument("--save", type=Path, help="file for the weights at the end")

@@ -2,7 +2,7 @@
 
 Owns the set of devices that workers may be put on, which can change at any time, and who is on
 which.  Knows nothing of processes, locks, pools or time: it is told when a device is free again,
-and when one that somebody else uses has rested for long enough.
+and when one that somebody else uses, or that fails, has rested for long enough.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from pliant.core.values import ReplicaId
 REST_S = 1.0
 """How long a device rests that a worker has found in use, in seconds; each further time in a row
 twice as long."""
+
+FAILURES = 3
+"""Workers in a row that end as their device fails, until it rests."""
 
 MAX_REST_S = 30.0
 """No rest is longer, in seconds."""
@@ -65,11 +68,14 @@ class Devices:
             if device in self._usable:
                 self._idle.append(device)
 
-    def rest(self, replica: ReplicaId, place: int = 0) -> tuple[int, float] | None:
+    def rest(
+        self, replica: ReplicaId, place: int = 0, *, after: int = 1
+    ) -> tuple[int, float] | None:
         """Take note that a replica is gone of which the worker of this place has found its device
-        in use by somebody else.
+        in use by somebody else, or failing.
 
-        Return the device, and after how many seconds to ``wake`` it; None if it was on none.
+        Return the device, and after how many seconds to ``wake`` it; None if it was on none, or
+        does not rest before this has happened ``after`` times in a row.
         """
         devices = self.devices_of(replica)
         if place >= len(devices):  # it is on none here, or that worker is on another host
@@ -80,7 +86,10 @@ class Devices:
         self.leave(replica)
         self._resting.add(device)
         self._refusals[device] = refusals = self._refusals.get(device, 0) + 1
-        return device, min(MAX_REST_S, REST_S * 2.0 ** min(refusals - 1, 16))
+        if refusals < after:
+            self.wake(device)
+            return None
+        return device, min(MAX_REST_S, REST_S * 2.0 ** min(refusals - after, 16))
 
     def wake(self, device: int) -> None:
         """Let workers be put on a device again that has rested; a second call does nothing."""

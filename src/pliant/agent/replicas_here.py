@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from pliant.agent.hosts.link import HostLink
 from pliant.agent.local_replica import LocalReplica
+from pliant.agent.placement import FAILURES
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import LOOK_S
 from pliant.agent.workers_here import RunningReplicas, not_started
@@ -139,15 +140,17 @@ class ReplicasHere(RunningReplicas[LocalReplica]):
         """Report that a replica has no process any more, and give its devices to the next."""
         super()._let_go(name, exited)
         self._report_exit(exited)
-        if exited.kind is not ExitKind.TAKEN:
-            self._host.devices.leave(name)
-        elif (resting := self._host.devices.rest(name, exited.worker or 0)) is not None:
+        devices, place = self._host.devices, exited.worker or 0
+        after = {ExitKind.TAKEN: 1, ExitKind.DEVICE: FAILURES}.get(exited.kind)
+        if after is None:
+            devices.leave(name)
+        elif (resting := devices.rest(name, place, after=after)) is not None:
             self._host.spawn(self._wake(*resting))
         self._on_devices()
         self.fill_devices()
 
     async def _wake(self, device: int, rest_s: float) -> None:
-        """Let a device that somebody else uses be tried again after a while."""
+        """Let a device be tried again after a while."""
         await asyncio.sleep(rest_s)
         self._host.devices.wake(device)
         self.fill_devices()

@@ -276,6 +276,8 @@ class ExitKind(StrEnum):
     """Its state was not that of most replicas; the detail says what differs."""
     TAKEN = "taken"
     """Its device is in use, so that the script was not run; the detail says which, and by whom."""
+    DEVICE = "device"
+    """Its device has failed or has too little memory, while the script ran; the detail says how."""
     SHORT = "short"
     """Its machine was short of something, or its certificate cannot be used: no fault of a script;
     the detail says what."""

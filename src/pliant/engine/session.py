@@ -32,7 +32,11 @@ from pliant.engine.state.training_state import Stateful
 from pliant.engine.step_log import BEFORE, Moment, StepLog
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
-from pliant.engine.worker.bootstrap import launched_together, worker_context
+from pliant.engine.worker.bootstrap import (
+    end_if_device_is_over,
+    launched_together,
+    worker_context,
+)
 from pliant.engine.worker.once import path_of_job
 from pliant.engine.worker.refusals_alone import meet_session, note_failure
 from pliant.engine.worker.script_errors import in_one_line
@@ -191,6 +195,8 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._context is not None:
+            end_if_device_is_over(self._context, rest[0] if rest else None)
         self._parts.look_for_cause(rest)
         self._note_failure(rest[0] if rest else None)
         is_stopped = kind is SystemExit and self._training.is_stopped

@@ -105,7 +105,7 @@ _WORDS = re.compile("|".join(sorted(map(re.escape, _OF_WORDS), key=len, reverse=
 
 def shortage(error: BaseException) -> str | None:
     """Say what the machine was short of, and which limit that is; None: it is another error."""
-    for one in _causes(error):
+    for one in causes(error):
         number = _number(one)
         if number == errno.EMFILE:
             most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -115,8 +115,8 @@ def shortage(error: BaseException) -> str | None:
     return None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and what it was raised from or in the handling of."""
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it was raised from or in the handling of: the first comes last."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

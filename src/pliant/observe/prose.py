@@ -43,6 +43,7 @@ EXITS = {
     "corrupt": "had another state than most replicas and is replaced",
     "short": "ended",
     "taken": "could not have its device",
+    "device": "could not go on with its device",
 }
 
 
@@ -99,7 +100,7 @@ def _exited(record: Record, who: str) -> str:
         is_sentence = detail and not detail.lower().startswith("sig")  # SIGKILL, signal 34
         return f"{who} was ended{': ' if is_sentence else ' by '}{detail or 'a signal'}"
     said = EXITS.get(how, how or "ended")
-    if how in ("taken", "corrupt", "short"):
+    if how in ("taken", "corrupt", "short", "device"):
         return f"{who} {said}: {detail}"
     if how != "script" or not detail:
         return f"{who} {said}"

@@ -76,6 +76,11 @@ class Assignment:
         """Return which of them it is, from 0."""
         return self.place % self.workers_per_host
 
+    @property
+    def device_name(self) -> str:
+        """Return what its own device is called, with its kind; empty: it is a number only."""
+        return self.device_names[self.local_rank] if self.device_names else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorker:

@@ -465,8 +465,28 @@ def test_how_a_script_fails_is_said_in_its_own_words(
     assert ended.kind is kind
     assert ended.detail.endswith(detail)
     if "cuda" in text:
-        assert ended.detail.startswith("the script uses an accelerator, and pliant trains on the")
+        assert ended.detail.startswith("the script asks for an accelerator, and torch can use none")
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("said", "is_asked_again"), [("out of memory", True), ("misaligned address", False)]
+)
+def test_nothing_is_asked_of_a_device_that_has_failed(
+    servant: Servant, tmp_path: Path, said: str, is_asked_again: bool
+) -> None:
+    text = f"""import atexit, torch
+atexit.register(print, "asked at the end")
+raise torch.AcceleratorError("CUDA error: {said}")
+"""
+
+    code, printed, messages = played(servant, tmp_path, text)
+
+    (ended,) = [one for one in messages if isinstance(one, Ended)]
+    assert (code, ended.kind) == (1, ExitKind.DEVICE)
+    assert said in ended.detail
+    assert ("asked at the end" in printed) == is_asked_again
+    assert "Traceback" in printed
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,29 @@ WAY_IN = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
 """The states of a replica on its way to the first step, in order."""
 
 
+TIMES_EACH_DEVICE = 3
+"""So often a device may fail, with no step committed since, until nothing is started any more."""
+
+MOST_TIMES = 12
+"""The same of all devices together: what takes too much memory on a few does on a thousand."""
+
+
+def count_failed_device(tx: Transaction, sentence: str) -> None:
+    """Count a loss that says nothing of the script, but that a device has failed."""
+    job = tx.job
+    committed = job.membership.committed
+    loss = Loss(at_s=tx.now_s, kind=ExitKind.DEVICE, sentence=sentence, committed=committed)
+    since = [one for one in job.budget.by_devices if one.committed == committed]
+    tx.job.budget = replace(job.budget, by_devices=(*since, loss)[-MOST_TIMES:])
+
+
+def failed_devices(job: Job) -> Loss | None:
+    """Return the newest loss by a device if another start would be in vain."""
+    since = [x for x in job.budget.by_devices if x.committed == job.membership.committed]
+    devices = max(1, sum(job.nodes.devices.values()))
+    return since[-1] if len(since) >= min(MOST_TIMES, TIMES_EACH_DEVICE * devices) else None
+
+
 def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
     """Return the losses that count against the restart budget: before the first step another."""
     old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
@@ -41,6 +64,8 @@ def signature(event: Exited) -> str:
 
     Its text may contain a path or an address.
     """
+    if event.kind is ExitKind.DEVICE:
+        return str(event.kind)
     if event.kind is ExitKind.SCRIPT:
         return event.detail.partition(":")[0]
     is_own = event.kind is ExitKind.SIGNAL and event.detail in CRASHES

@@ -25,7 +25,7 @@ from pliant.core.job import (
     sizing,
     stragglers,
 )
-from pliant.core.job.crash_loop import WAY_IN, charge, signature
+from pliant.core.job.crash_loop import WAY_IN, charge, count_failed_device, signature
 from pliant.core.job.state import JobPhase, Replica, ReplicaState, is_member
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
@@ -410,6 +410,8 @@ def _lose_one(
     is_short = event.kind is events.ExitKind.SHORT and replica.state is ReplicaState.STARTING
     if is_short and not replica.is_asked:
         _set_aside(tx, replica.node, what)
+    elif event.kind is events.ExitKind.DEVICE and not replica.is_asked:
+        count_failed_device(tx, what)
     elif (
         not (replica.is_asked or is_refused) and event.kind is not events.ExitKind.TAKEN
     ):  # the script has no part in it

@@ -186,7 +186,7 @@ def go_on_ending(tx: Transaction, outcome: Outcome, done: frozenset[ReplicaId]) 
 def leave_after_the_end(tx: Transaction, event: Exited) -> None:
     """Let the end stand once one has left by itself; its script may decide the exit code."""
     outcome = tx.job.ending.outcome
-    has_failed = event.kind in (ExitKind.SCRIPT, ExitKind.USAGE)
+    has_failed = event.kind in (ExitKind.SCRIPT, ExitKind.USAGE, ExitKind.DEVICE)
     is_known = _has_trained_to_the_end(tx.job, event.replica)
     is_known |= has_failed and tx.job.phase is JobPhase.FINISHING
     if outcome is None or not is_known:
@@ -272,6 +272,7 @@ def sentence(event: Exited) -> str:
         ExitKind.EARLY: "ended without having trained to the end",
         ExitKind.CORRUPT: "had another state than most replicas",
         ExitKind.SHORT: "failed",
+        ExitKind.DEVICE: "could not go on with its device",
         ExitKind.TAKEN: "could not have its device",
         ExitKind.UNKNOWN: "is not known to its agent",
     }

@@ -14,7 +14,12 @@ from dataclasses import replace
 from pliant.core.errors import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.job import lifecycle, node_pauses, replicas, restoring
-from pliant.core.job.crash_loop import deterministic_failure, is_spent, recent_losses
+from pliant.core.job.crash_loop import (
+    deterministic_failure,
+    failed_devices,
+    is_spent,
+    recent_losses,
+)
 from pliant.core.job.state import (
     Job,
     JobPhase,
@@ -59,6 +64,9 @@ def resize(tx: Transaction) -> None:
         _give_up_if_too_few(
             tx, f"the restart budget of {tx.settings.restart_budget} is spent", last
         )
+        return
+    if (by_device := failed_devices(tx.job)) is not None:
+        _give_up_if_too_few(tx, "devices fail again and again", by_device.sentence)
         return
     since_s = tx.now_s - tx.settings.start_s
     if (

@@ -276,6 +276,9 @@ class Budget:
     losses: tuple[Loss, ...] = ()
     """The newest losses, at most one more than the budget."""
 
+    by_devices: tuple[Loss, ...] = ()
+    """The newest losses for which a device was to blame, since the last step was committed."""
+
     failed_at: tuple[int, str] | None = None
     """When the script failed on the last replica: the step that was committed last, and the
     signature (``Loss``).  What fails alike again at the same step always will."""

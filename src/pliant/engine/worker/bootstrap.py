@@ -23,6 +23,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -41,7 +42,7 @@ from pliant.core.events import ExitKind
 from pliant.core.values import FromCheckpoint
 from pliant.engine import script_files
 from pliant.engine.guard import environment_reads, files
-from pliant.engine.worker import script_errors
+from pliant.engine.worker import device_errors, script_errors
 from pliant.engine.worker.link import Link
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
@@ -112,6 +113,8 @@ class WorkerContext:
         """The last that the script met, if it hides it: kind of error, sentence and line."""
         self.device: device_locks.DeviceLock | None = None
         """Of a pool; its lock is never released but by this process's death."""
+        self.is_device_over = False
+        """Nothing may be asked any more of the device that it computes on."""
 
     def note(self, text: str, *, lasting: bool = False) -> None:
         """Pass on one sentence for people; ``lasting``: again at the end, results may be wrong."""
@@ -212,10 +215,23 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
     try:
         code, kind, detail = _play(context, assignment)
         context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
-        _clean_up(code)
+        _clean_up(code, has_device=not context.is_device_over)
         context.link.close(GOODBYE_S)
     finally:
         os._exit(code)  # an abandoned process group would hold a normal exit for its time-out
+
+
+def end_if_device_is_over(context: WorkerContext, error: object) -> None:
+    """End the process if this error means that every call to the device fails from now on.
+
+    Else what else is done at the end hides the error, or waits for ever.
+    """
+    if not isinstance(error, BaseException):
+        return
+    found = device_errors.found_in(error, context.assignment.device_name)
+    if found is None or not found.is_over:
+        return
+    _end_with(context, EXIT_FAILED, lambda: _failed(context, error))
 
 
 def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind, str]:
@@ -257,6 +273,11 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
 
 def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind, str]:
     """Tell what went wrong; return exit code, kind and detail of the end."""
+    of_device = device_errors.found_in(error, context.assignment.device_name)
+    if of_device is not None:
+        context.is_device_over = of_device.is_over
+        _tell_traceback(context, error)
+        return EXIT_FAILED, of_device.kind, _shortened(of_device.sentence)
     short = shortage(error)
     if isinstance(error, Refusal) and short is None:
         return _refused(context, type(error).__name__, f"{_shortened(str(error))}{_where(error)}")
@@ -268,15 +289,19 @@ def _failed(context: WorkerContext, error: BaseException) -> tuple[int, ExitKind
     if sentence is not None:
         sentence = f"{_shortened(sentence)}{_where(error)}"
         return _refused(context, ConfigError.__name__, sentence)  # screens know it as such
-    text = "".join(traceback.format_exception(_without_bootstrap(error)))
-    _show(text)
-    text = text[-_MAX_TRACEBACK_CHARACTERS:]
-    context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
+    _tell_traceback(context, error)
     if short is not None:  # whoever is started next may find what was missing
         return EXIT_FAILED, ExitKind.SHORT, short
     if context.refusal is not None and context.ending is None:
         return _refused(context, *context.refusal)  # which the script has caught, and went on
     return EXIT_FAILED, ExitKind.SCRIPT, _shortened(script_errors.in_one_line(error))
+
+
+def _tell_traceback(context: WorkerContext, error: BaseException) -> None:
+    text = "".join(traceback.format_exception(_without_bootstrap(error)))
+    _show(text)
+    text = text[-_MAX_TRACEBACK_CHARACTERS:]
+    context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
 
 
 def _refused(context: WorkerContext, kind: str, sentence: str) -> tuple[int, ExitKind, str]:
@@ -290,7 +315,9 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
     """Return what looks whether the script comes to a session."""
 
     def end(sentence: str) -> None:  # on a thread of its own: the link's is to carry the words
-        ending = threading.Thread(target=_end_now, args=(context, sentence), name="ending")
+        tell = partial(_refused, context, ConfigError.__name__, sentence)
+        how = (context, EXIT_USAGE, tell)
+        ending = threading.Thread(target=_end_with, args=how, name="ending")
         ending.start()
         if threading.current_thread() is threading.main_thread():
             ending.join()
@@ -308,12 +335,13 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
     return watch
 
 
-def _end_now(context: WorkerContext, sentence: str) -> NoReturn:
-    """End the process, wherever its script is."""
-    code = EXIT_USAGE
+def _end_with(
+    context: WorkerContext, code: int, tell: Callable[[], tuple[int, ExitKind, str]]
+) -> NoReturn:
+    """End the process, wherever its script is; ``tell`` says how, in time."""
     _end_by(CLEANUP_S, code)
     try:
-        _, kind, detail = _refused(context, ConfigError.__name__, sentence)
+        code, kind, detail = tell()
         context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
         flush_files()
         context.link.close(GOODBYE_S)
@@ -400,9 +428,8 @@ def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
 
 def _confine(assignment: Assignment) -> None:
     """Keep this process, and what it starts, to its device; before anything has looked for one."""
-    names = assignment.device_names or ("",) * assignment.workers_per_host
-    name = names[assignment.local_rank]
-    around = confinement(names, own=name, environ=os.environ)
+    name = assignment.device_name
+    around = confinement(assignment.device_names or ("",), own=name, environ=os.environ)
     os.environ.update(around.variables)
     if around.cores is None:
         return
@@ -457,10 +484,15 @@ def _stage(
 # --- the end -----------------------------------------------------------------
 
 
-def _clean_up(code: int) -> None:
-    """Do what the interpreter does at its end, but not for longer than ``CLEANUP_S``."""
+def _clean_up(code: int, *, has_device: bool) -> None:
+    """Do what the interpreter does at its end, but not for longer than ``CLEANUP_S``.
+
+    Without a device to ask, only write out what is open: handlers may ask it.
+    """
     _end_by(CLEANUP_S, code)
     flush_files()
+    if not has_device:
+        return
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the script's threads
     atexit._run_exitfuncs()  # noqa: SLF001  # no public name; the same since Python 3.0
     flush_files()

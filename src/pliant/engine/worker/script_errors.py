@@ -56,8 +56,8 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
     if _wants_accelerator(error, said):
         first_line = said.strip().partition("\n")[0]
         return (
-            f"the script uses an accelerator, and pliant trains on the CPU for now: leave out "
-            f".cuda() and .to('cuda'), or write device = 'cpu'; torch says: "
+            f"the script asks for an accelerator, and torch can use none on this host: write "
+            f"device = pliant.device(), and .to(device) in place of .cuda(); torch says: "
             f"{first_line}"
         )
     return nondeterministic(error) or _known(error, said)
@@ -155,7 +155,10 @@ def _missing_variable(error: BaseException, said: str, environ: Mapping[str, str
 
 
 def _wants_accelerator(error: BaseException, said: str) -> bool:
-    """Whether a script failed for want of a device, or for tensors on one beside others."""
+    """Whether a script failed for want of a device: where there is one, torch's words do."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or torch.accelerator.is_available():
+        return False
     if not isinstance(error, RuntimeError | AssertionError | NotImplementedError | ValueError):
         return False
     if not _ACCELERATOR.search(said) or "map_location" in said or "out of memory" in said:

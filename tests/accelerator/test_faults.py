@@ -1,0 +1,101 @@
+"""Devices that fail under a replica of a job are named, and leave no trace in the result."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.accelerator import checks
+from tests.engine import models
+from tests.processes.elastic import Outcome, run, wait_for_members
+from tests.processes.launching import RunningJob
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+pytestmark = [checks.needs_compiler, pytest.mark.processes, pytest.mark.timeout(300)]
+
+STEPS, AT = 30, 8
+
+POISON = "an illegal memory access was encountered"
+AFTERWARDS = "was used after it had failed"
+
+
+def play(
+    directory: Path,
+    fault: str,
+    *,
+    replicas: int = 3,
+    who: str = "r2",
+    at: int = AT,
+    expected_code: int = 0,
+) -> Outcome:
+    def wait_for_another(job: RunningJob) -> None:
+        if who != "all":
+            wait_for_members(job, *(f"r{n}" for n in range(1, replicas + 2) if f"r{n}" != who))
+
+    return run(
+        directory,
+        "gpt",
+        STEPS,
+        wait_for_another,
+        replicas=replicas,
+        pace=0.05,
+        options={"randomness": False},
+        arguments=("--device", "sim", "--device-fault", who, at, fault),
+        restarts=0,  # none of these is spent
+        expected_code=expected_code,
+    )
+
+
+def check_bits(outcome: Outcome) -> None:
+    with sdpa_kernel(SDPBackend.MATH):
+        outcome.check(models.train(models.build("gpt", randomness=False), STEPS))
+
+
+def ends(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return who has ended by its device, and what was said of it."""
+    kinds = outcome.kinds("exited")
+    return [(one["replica"], one["detail"]) for one in kinds if one["exited_kind"] == "device"]
+
+
+@pytest.mark.slow
+def test_a_poisoned_device_is_left_alone_and_its_replica_replaced(tmp_path: Path) -> None:
+    outcome = play(tmp_path, POISON, replicas=2)
+
+    ((who, said),) = ends(outcome)
+    assert who == "r2"
+    assert said.startswith(f"sim:0 has failed: sim error: {POISON}")
+    log = (tmp_path / "out" / "logs" / "r2.log").read_text()
+    assert f"AcceleratorError: sim error: {POISON}" in log
+    assert AFTERWARDS not in log
+    check_bits(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", ["async", "sync"])
+def test_a_replica_without_memory_is_replaced(
+    tmp_path: Path, streams: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_ASYNC", str(int(streams == "async")))
+
+    outcome = play(tmp_path, "memory")
+
+    ((who, said),) = ends(outcome)
+    assert who == "r2"
+    assert re.match(
+        r"sim:0 is out of memory for 4398046511104 bytes more; this worker has allocated \S+ GiB, "
+        r"and \S+ of 4.00 GiB are free; a smaller micro_batch_size needs less$",
+        said,
+    ), said
+    check_bits(outcome)
+
+
+@pytest.mark.slow
+def test_a_model_that_fits_on_no_device_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
+    outcome = play(tmp_path, "memory", replicas=2, who="all", at=0, expected_code=1)
+
+    (end,) = outcome.kinds("job_ended")
+    assert end["reason"].startswith("devices fail again and again and fewer than minReplicas=1")
+    assert "sim:0 is out of memory" in end["reason"]
+    assert len(ends(outcome)) <= 7  # three times on each device, and what is on its way then
+    assert "fail_device" in outcome.kinds("traceback")[0]["text"]
