@@ -245,7 +245,7 @@ class GlooJob(exchange._Job):  # noqa: SLF001
     def _all_to_everybody(self, comm: GlooCommunicator) -> None:
         counts, numel = self._plan.partials, self._reduced.numel()
         own = torch.cat(self._partials).repeat(comm.size)
-        everything = self._scratch.provide(sum(counts) * numel, own.dtype)
+        everything = self._scratch.provide(sum(counts) * numel, own)
         receives = [count * numel for count in counts]
         sends = [counts[comm.rank] * numel] * comm.size
         comm.run(comm.exchange(everything, own, receives, sends))
@@ -266,7 +266,7 @@ class GlooJob(exchange._Job):  # noqa: SLF001
         One all-to-all per partial of the member that has most; who has fewer sends nothing.
         """
         counts, mine = self._plan.partials, sizes[comm.rank]
-        memory = self._scratch.provide(sum(counts) * mine, self._reduced.dtype)
+        memory = self._scratch.provide(sum(counts) * mine, self._reduced)
         pieces: dict[tuple[int, int], torch.Tensor] = {}
         works = []
         offset = 0

@@ -264,8 +264,19 @@ namespace at::native {
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &sim::choose_attention)
 }
 
+// What a stream waits for until the host opens it, as a kernel does that waits for another machine.
+struct Gate {
+  std::shared_ptr<sim::Point> point = std::make_shared<sim::Point>();
+  void hold(int device) { sim::current(device).wait_for(point); }
+  void open() { point->reach(); }
+};
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   at::RegisterPrivateUse1HooksInterface(new sim::Hooks);
+  py::class_<Gate>(module, "Gate")
+      .def(py::init<>())
+      .def("hold", &Gate::hold, py::call_guard<py::gil_scoped_release>())
+      .def("open", &Gate::open);
   module.def("launch", sim::launch);
   module.def("set_async", sim::set_async);
   module.def("watch_waits", sim::watch_waits);

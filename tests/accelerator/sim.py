@@ -146,6 +146,7 @@ def _module(extension: Any) -> ModuleType:
     module.empty_cache = accelerator.empty_cache
     module.default_generators = [generator(index) for index in range(extension.num_devices())]
 
+    module.Gate = extension.Gate
     module.launch = extension.launch
     module.fail = extension.fail
     module.limit_memory = extension.limit_memory

@@ -22,16 +22,19 @@ STEPS = 60
 
 
 @pytest.mark.parametrize(
-    ("model", "streams"),
+    ("model", "streams", "exchange"),
     [
-        ("gpt", "async"),
-        pytest.param("gpt", "sync", marks=pytest.mark.slow),
-        pytest.param("cnn", "async", marks=pytest.mark.slow),
-        pytest.param("cnn", "sync", marks=pytest.mark.slow),
+        ("gpt", "async", "host"),
+        ("gpt", "async", "library"),
+        pytest.param("gpt", "sync", "host", marks=pytest.mark.slow),
+        pytest.param("gpt", "sync", "library", marks=pytest.mark.slow),
+        pytest.param("cnn", "async", "host", marks=pytest.mark.slow),
+        pytest.param("cnn", "async", "library", marks=pytest.mark.slow),
+        pytest.param("cnn", "sync", "host", marks=pytest.mark.slow),
     ],
 )
 def test_join_drain_and_kill_leave_no_trace(
-    tmp_path: Path, model: str, streams: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: str, streams: str, exchange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIM_ASYNC", str(int(streams == "async")))
 
@@ -53,8 +56,11 @@ def test_join_drain_and_kill_leave_no_trace(
         replicas=2,
         pace=0.05,
         options={"randomness": False},
-        arguments=("--device", "sim"),
+        arguments=("--device", "sim", *["--by-library"] * (exchange == "library")),
     )
+    notes = [record["text"] for record in outcome.kinds("note")]
+    by_library = any("from device to device by stand-in" in text for text in notes)
+    assert by_library == (exchange == "library")
 
     with sdpa_kernel(SDPBackend.MATH):
         alone = models.train(models.build(model, randomness=False), STEPS)

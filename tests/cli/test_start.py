@@ -258,6 +258,16 @@ def configs_of(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
+def test_nccl_is_refused_where_replicas_talk_over_tls(capsys: pytest.CaptureFixture[str]) -> None:
+    files = Authority(Path("ca").absolute()).files()
+
+    assert code_of(["run", *options(files), "--exchange", "nccl", "train.py"]) == 2
+
+    assert "NCCL does not encrypt what it sends; leave out one of them" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 def test_a_job_begins_with_the_files_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, files = configs_of(monkeypatch), Authority(Path("ca").absolute()).files()
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.engine import models
 import pliant
 from pliant import Session
 from pliant.core.text import worker_name
+from pliant.engine.comm import transport
 from pliant.engine.member import elastic
 from pliant.engine.reduce import shared_memory
 from pliant.engine.state import transfer
@@ -107,6 +109,10 @@ def prepare(options: argparse.Namespace, case: models.Case) -> None:
 
         sim.install()
         sim.move(case, options.device)
+    if options.by_library:
+        from tests.accelerator.stand_in import StandIn
+
+        transport.LIBRARIES[options.device] = cache(StandIn)
     torch.set_default_device(options.default_device)
     if options.unsent:
         transfer._send = refuse_to_send  # type: ignore[assignment]
@@ -182,6 +188,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--reduction", default="exact")
     parser.add_argument("--device", default="cpu", help="on which the model is")
+    parser.add_argument("--by-library", action="store_true", help="gradients from there to there")
     parser.add_argument("--default-device", default="cpu", help="of tensors that name none")
     parser.add_argument("--digest-file", type=Path)
     parser.add_argument("--tails-file", type=Path)

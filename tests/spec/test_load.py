@@ -94,7 +94,7 @@ def test_sizes_have_defaults() -> None:
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
             " startReplicas, workersPerReplica, hostsPerReplica, maxRestarts, limits,"
-            " sessionTimeoutInSeconds, verifyEvery, balance, placement, pool, tls",
+            " sessionTimeoutInSeconds, verifyEvery, exchange, balance, placement, pool, tls",
         ),
         (
             "minReplicas: 1",

@@ -32,7 +32,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.placement import PlacementRule
 from pliant.core.step.balance import Balance
-from pliant.core.values import FromCheckpoint
+from pliant.core.values import Exchange, FromCheckpoint
 from pliant.spec.job import ElasticJob, Limits
 from pliant.spec.policy import ElasticPolicy, merged
 from pliant.wire.bounds import MOST_DEVICES
@@ -185,6 +185,15 @@ SETTINGS = (
         default=Balance.EVEN,
         words=Balance,
         help="Whether slow replicas compute fewer micro-batches of a step.  [default: even]",
+    ),
+    Setting(
+        name="exchange",
+        metavar="auto|host|nccl",
+        file_field="spec.exchange",
+        default=Exchange.AUTO,
+        words=Exchange,
+        help="How gradients on GPUs travel between replicas: through host memory, or by NCCL."
+        "  [default: NCCL where nccl4py is installed, and no TLS is asked for]",
     ),
     Setting(
         name="placement",

@@ -44,6 +44,7 @@ from pliant.core.errors import (
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
 from pliant.core.text import MOST_S, counted, in_one_line
+from pliant.core.values import Exchange
 from pliant.machine import run_files
 from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import file_of, module_of
@@ -131,6 +132,11 @@ def planned(
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
     state, tls = StateDirectory.of(environ), tls_of(settings, is_apart=bool(host))
     check_tls(tls, host, is_apart=is_apart)
+    if options["exchange"] is Exchange.NCCL and tls is not None and tls.is_whole:
+        raise ConfigError(
+            "exchange nccl and TLS between replicas contradict each other, for NCCL does not"
+            " encrypt what it sends; leave out one of them"
+        )
     _refuse_impossible(name, place, init, state, besides=asked if is_apart else None)
     was_there = is_resumed or (asked is not None and asked.exists())
     find = run_directory.resumed_directory if is_resumed else run_directory.new_directory

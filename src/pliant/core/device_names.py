@@ -40,6 +40,9 @@ NONE = {"rocm": "-1"}
 WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """Variables with which cuBLAS gives the same bits each time; read at a process's first product."""
 
+INTERFACE = "NCCL_SOCKET_IFNAME"
+"""Names the interface, behind =, on which NCCL opens its ports."""
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that say how many threads compute; set for cores, unless the user did."""
 

@@ -167,6 +167,17 @@ class FromCheckpoint(StrEnum):
     """Begin at step 0 unless this run wrote them itself."""
 
 
+class Exchange(StrEnum):
+    """How replicas exchange what is on accelerators."""
+
+    AUTO = "auto"
+    """By NCCL where its package nccl4py is installed and no TLS is asked for, else by the host."""
+    HOST = "host"
+    """Through host memory, and sockets or shared memory."""
+    NCCL = "nccl"
+    """From device to device, by NCCL; refused where that cannot be."""
+
+
 class StopKind(StrEnum):
     """What someone who wants a job to stop has in mind."""
 

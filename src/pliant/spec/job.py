@@ -174,6 +174,9 @@ class JobSpec(Model):
     """Steps between two comparisons of the whole state of all replicas, in which one that differs
     from most is replaced; 0: none."""
 
+    exchange: Literal["auto", "host", "nccl"] = "auto"
+    """How gradients on accelerators travel between replicas."""
+
     balance: Literal["even", "speed"] = "even"
     """By what the micro-batches of a step are divided over the replicas."""
 

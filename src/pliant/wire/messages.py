@@ -13,7 +13,14 @@ from typing import Any
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
 from pliant.core.step.balance import Balance
-from pliant.core.values import FromCheckpoint, Generation, NodeId, ReplicaId, TlsFiles
+from pliant.core.values import (
+    Exchange,
+    FromCheckpoint,
+    Generation,
+    NodeId,
+    ReplicaId,
+    TlsFiles,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +235,9 @@ class WorkOptions:
 
     balance: Balance = Balance.EVEN
     """By what the slots of a step are divided over the replicas."""
+
+    exchange: Exchange = Exchange.AUTO
+    """How replicas exchange what is on accelerators."""
 
     workers_per_replica: int = 1
     """Processes of one replica, all of them on one node."""

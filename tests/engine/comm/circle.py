@@ -18,9 +18,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from tests.certificates import Authority
 
-from pliant.engine.comm.communicator import Communicator, GroupBroken, SingleCommunicator
+from pliant.engine.comm.communicator import (
+    Communicator,
+    GroupBroken,
+    Piece,
+    SingleCommunicator,
+)
+from pliant.engine.comm.device_communicator import DeviceCommunicator, DeviceGroup, Library
 from pliant.engine.comm.sockets import SocketCommunicator
 from pliant.machine.tls import TlsContexts
 
@@ -59,7 +66,48 @@ def over_tls(size: int, collective_s: float, cable: Cable = tcp_pair) -> list[Co
     return over_sockets(size, collective_s, encrypted)
 
 
-WAYS: dict[str, Callable[..., list[Communicator]]] = {"sockets": over_sockets, "tls": over_tls}
+class Idle(Library, DeviceGroup):
+    """A library, and a group of it, that has nothing to do."""
+
+    name = "idle"
+
+    def unique_id(self) -> bytes:
+        return b"idle"
+
+    def connect(
+        self, unique_id: bytes, *, rank: int, size: int, where: torch.device
+    ) -> DeviceGroup:
+        return self
+
+    def is_ready(self) -> bool:
+        return True
+
+    def exchange(self, sends: Sequence[Piece], receives: Sequence[Piece]) -> None:
+        raise AssertionError("all is in host memory")
+
+    def revoke(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def beside_a_library(size: int, collective_s: float, cable: Cable = tcp_pair) -> list[Communicator]:
+    return [
+        DeviceCommunicator(
+            one, library := Idle(), library, where=torch.device("cpu"), collective_s=collective_s
+        )
+        if isinstance(one, SocketCommunicator)
+        else one
+        for one in over_sockets(size, collective_s, cable)
+    ]
+
+
+WAYS: dict[str, Callable[..., list[Communicator]]] = {
+    "sockets": over_sockets,
+    "tls": over_tls,
+    "library": beside_a_library,
+}
 """Every implementation: a function of size and ``collective_s``; these take a ``Cable``, too."""
 
 

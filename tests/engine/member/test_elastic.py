@@ -57,7 +57,7 @@ def callbacks() -> Callbacks:
 @pytest.fixture
 def elastic(callbacks: Callbacks) -> Any:
     link = SimpleNamespace(attach=lambda *_: None, send=lambda *_: None)
-    assignment = SimpleNamespace(address="127.0.0.1")
+    assignment = SimpleNamespace(address="127.0.0.1", work=SimpleNamespace(exchange="auto"))
     context: Any = SimpleNamespace(
         replica=ReplicaId("r1"), link=link, assignment=assignment, tls=None
     )

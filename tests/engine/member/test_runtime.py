@@ -44,7 +44,7 @@ def worker() -> tuple[ProtocolRuntime, Any, list[Event]]:
     handlers: list[Any] = []
     said: list[Event] = []
     link = SimpleNamespace(attach=lambda *given: handlers.extend(given), send=said.append)
-    assignment = SimpleNamespace(address="127.0.0.1")
+    assignment = SimpleNamespace(address="127.0.0.1", work=SimpleNamespace(exchange="auto"))
     context: Any = SimpleNamespace(replica=R1, link=link, assignment=assignment, tls=None)
     layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
     runtime = ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))

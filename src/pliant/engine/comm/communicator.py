@@ -6,7 +6,8 @@ Must not know how bytes travel, what tensors mean, jobs, or who ends a generatio
 All members make the same calls in the same order, each on one thread; ``abandon`` may come from any
 thread at any time.  What has been posted is only ever read (sends) or written (receives) until
 ``wait`` has returned for it or ``abandon`` has.  Tensors are contiguous and in the memory that the
-implementation moves; a piece without elements is one as well, for both sides.
+implementation moves; a piece without elements is one as well, for both sides.  Of an accelerator's
+memory ``wait`` only says that what this thread queues from now on comes behind it: ``settled``.
 """
 
 from __future__ import annotations
@@ -153,6 +154,10 @@ class Communicator(ABC):
         """Ranks of the others, the next one first: so nobody is everybody's first."""
         self.shared: SharedMemory | None = None
         """What members read in place; None: it is all moved by ``post``."""
+        self.device: torch.device | None = None
+        """The accelerator whose memory it moves, too; None: it moves host memory only."""
+        self.moved_by = ""
+        """By what that is moved; empty: by nothing."""
 
     # --- what an implementation does ------------------------------------------------------
 
@@ -171,6 +176,15 @@ class Communicator(ABC):
         Raises:
             GroupBroken: a member is gone, its pieces have other sizes, the communicator was
                 abandoned, or a collective's longest time has passed.
+        """
+
+    def settled(self) -> None:  # noqa: B027 - host memory is complete by then
+        """Return when all that was posted, and computed behind it, is complete in memory.
+
+        Host memory is, once ``wait`` has returned.
+
+        Raises:
+            GroupBroken: as ``wait``; then nothing is known of what was posted.
         """
 
     @abstractmethod

@@ -105,6 +105,16 @@ class Group:
         return self._communicator.shared
 
     @property
+    def device(self) -> torch.device | None:
+        """The accelerator whose memory it moves; None: it moves host memory only."""
+        return self._communicator.device
+
+    @property
+    def moved_by(self) -> str:
+        """The library that moves it, with its version; empty: there is none."""
+        return self._communicator.moved_by
+
+    @property
     def broken(self) -> str | None:
         """Why this group is of no more use; None while it is whole."""
         return self._end.reason
@@ -187,6 +197,7 @@ class Group:
         error: Exception | None = None
         try:
             value = job(self._communicator)
+            self._communicator.settled()
         except OperationFailed as failed:
             error = self._communicator.broken(str(failed))
         except Exception as raised:  # thread boundary: becomes the ticket's error

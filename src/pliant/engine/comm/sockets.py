@@ -101,6 +101,23 @@ class SocketCommunicator(Communicator):
         theirs = {rank: each.notes.pop(name) for rank, each in self._connections.items()}
         return [theirs.get(rank, payload) for rank in range(self.size)]
 
+    def watch(self, within_s: float) -> None:
+        """Watch for so long whether all members are there, in seconds; move nothing.
+
+        Raises:
+            GroupBroken: one is gone, or this was abandoned.
+        """
+        with self._moving:
+            self.check()
+            self._look(select.EPOLLRDHUP)
+        happened = self._epoll.poll(within_s)
+        with self._moving:
+            self.check()
+            for descriptor, events in happened:
+                gone = self._by_descriptor[descriptor]
+                if events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
+                    raise self.broken(f"the connection to rank {gone.rank} has ended")
+
     def abandon(self, reason: str) -> None:
         """Reset all connections, once whoever is in the middle of moving has finished that."""
         self.end.set(reason)

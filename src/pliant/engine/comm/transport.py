@@ -9,10 +9,17 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
+from pliant.core.errors import ConfigError
+from pliant.core.values import Exchange
+from pliant.engine.comm import nccl
 from pliant.engine.comm.communicator import Communicator, SingleCommunicator, WindowSize
+from pliant.engine.comm.device_communicator import DeviceCommunicator, Library, LibraryError
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.rendezvous import Rendezvous, quick_handovers
 from pliant.engine.comm.sockets import SocketCommunicator
@@ -30,7 +37,30 @@ COLLECTIVE_S = 1800.0
 """Longest wait inside one collective before the group counts as broken, in seconds.  Long, for it
 includes a slow member's computing: supervision notices a hang."""
 
+LIBRARIES: dict[str, Callable[[], Library | None]] = {nccl.KIND: nccl.library}
+"""By kind of accelerator, what moves its memory between members; None: it is not installed."""
+
 _log = logging.getLogger(__name__)
+
+
+def library_for(
+    devices: Collection[torch.device], exchange: Exchange, *, is_encrypted: bool
+) -> Library | None:
+    """Return the library that moves the memory of these; None: it goes through the host.
+
+    Raises:
+        ConfigError: NCCL was asked for, and cannot be used here.
+    """
+    if exchange is Exchange.HOST or (is_encrypted and exchange is Exchange.AUTO):
+        return None  # what a library sends is not encrypted
+    kinds = [device.type for device in devices]
+    found = LIBRARIES[kinds[0]]() if len(kinds) == 1 and kinds[0] in LIBRARIES else None
+    if exchange is Exchange.NCCL and found is None:
+        where = " and ".join(map(str, devices)) or "the host"
+        lacks = len(kinds) == 1 and kinds[0] in LIBRARIES
+        why = "nccl4py is not installed" if lacks else f"the model is on {where}"
+        raise ConfigError(f"exchange nccl needs nccl4py and a model on one CUDA device, and {why}")
+    return found
 
 
 class Transport(ABC):
@@ -68,11 +98,18 @@ class SocketTransport(Transport):
 
     provide the own window -> meet -> map the others' windows -> tell whose could be mapped:
     members that all could are of one host
+
+    An accelerator's memory is moved by its vendor's library, if all members have that one.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, library: Library | None = None, devices: Collection[torch.device] = ()
+    ) -> None:
+        """``library``: moves the memory of ``devices``, where gradients are; None: nothing does."""
         self.window_cache = WindowCache()
         """Keeps this worker's window from one generation to the next."""
+        self._devices = tuple(devices)
+        self._library = library
 
     def connect(
         self, rendezvous: Rendezvous, *, lends: WindowSize | None, collective_s: float
@@ -87,7 +124,9 @@ class SocketTransport(Transport):
     def _connected(
         self, rendezvous: Rendezvous, window: Window | None, collective_s: float
     ) -> Communicator:
-        connected = rendezvous.meet({"window": None if window is None else asdict(window.address)})
+        name = "" if self._library is None else self._library.name
+        offer = {"window": None if window is None else asdict(window.address), "library": name}
+        connected = rendezvous.meet(offer)
         communicator = SocketCommunicator(
             rendezvous.generation,
             rank=rendezvous.rank,
@@ -99,12 +138,48 @@ class SocketTransport(Transport):
             with abort.calling(lambda: communicator.abandon(str(abort.reason))):
                 offers = {rank: said["window"] for rank, said in connected.offers.items()}
                 self._share_windows(communicator, window, offers)
-            communicator.check()
+                names = {said["library"] for said in connected.offers.values()}
+                found = self._by_library(communicator, names, rendezvous, collective_s)
+            found.check()
             communicator.allow(collective_s)
         except BaseException:
             communicator.close()
             raise
-        return communicator
+        return found
+
+    def _by_library(
+        self,
+        sockets: SocketCommunicator,
+        names: Collection[str],
+        rendezvous: Rendezvous,
+        longest_s: float,
+    ) -> Communicator:
+        """Return what moves an accelerator's memory, too; ``sockets`` unless all members can.
+
+        ``names``: the libraries of the others.
+
+        Raises:
+            GroupBroken: this one does not work here; from now on it is not tried again.
+        """
+        library = self._library
+        if library is None or set(names) != {library.name}:
+            return sockets
+        (where,) = self._devices
+        made: DeviceCommunicator | None = None
+        try:
+            unique_id = library.unique_id() if sockets.rank == 0 else b""
+            unique_id, *_ = sockets.share("library", unique_id)
+            group = library.connect(unique_id, rank=sockets.rank, size=sockets.size, where=where)
+            made = DeviceCommunicator(sockets, library, group, where=where, collective_s=longest_s)
+            made.connected(rendezvous.left_s)
+        except BaseException as error:
+            if made is not None:
+                made.end_group()
+            if not isinstance(error, LibraryError):
+                raise
+            self._library = None  # so that the next attempt goes through the host
+            raise rendezvous.failed(f"{library.name} cannot be used: {error}") from None
+        return made
 
     def _alone(self, generation: int, lends: WindowSize | None) -> Communicator:
         """Use the window that is there already: new memory would cost page faults."""

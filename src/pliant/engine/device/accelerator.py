@@ -109,6 +109,12 @@ class Accelerator(Device):
         event.record(torch.accelerator.current_stream(where))
         return event
 
+    def behind(self, mark: Mark, where: torch.device) -> AbstractContextManager[Any]:
+        """See ``Device``."""
+        stream = self._stream_of(where)
+        stream.wait_event(mark)
+        return stream
+
     def fetch(
         self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark = None
     ) -> Callable[[Check], None]:

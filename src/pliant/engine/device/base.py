@@ -94,6 +94,10 @@ class Device(ABC):
         """Return a mark behind everything that this thread has queued on a device so far."""
 
     @abstractmethod
+    def behind(self, mark: Mark, where: torch.device) -> AbstractContextManager[Any]:
+        """Queue what this thread does within on a stream of its own, behind a mark."""
+
+    @abstractmethod
     def fetch(
         self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark = None
     ) -> Callable[[Check], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -53,6 +54,10 @@ class Cpu(Device):
 
     def mark(self, where: torch.device) -> None:
         """All is complete."""
+
+    def behind(self, mark: Mark, where: torch.device) -> AbstractContextManager[Any]:
+        """All is complete."""
+        return nullcontext()
 
     def fetch(
         self, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor], mark: Mark = None

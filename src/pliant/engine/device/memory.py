@@ -77,8 +77,14 @@ class Scratch:
     def __init__(self) -> None:
         self._memory: torch.Tensor | None = None
 
-    def provide(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return so many elements, of any value; what was lent before is lost."""
+    def provide(self, numel: int, like: torch.Tensor) -> torch.Tensor:
+        """Return so many elements, of any value; what was lent before is lost.
+
+        ``like``: of its dtype, and where it is; an accelerator's allocator keeps memory itself.
+        """
+        if like.device.type != "cpu":
+            return torch.empty(numel, dtype=like.dtype, device=like.device)
+        dtype = like.dtype
         size = numel * dtype.itemsize
         if self._memory is None or self._memory.numel() < size:
             self._memory = lasting(size, torch.uint8)

@@ -54,6 +54,7 @@ class FollowerGroups:
             on_built=self._after_build,
             committed=committed,
             tls=context.tls,
+            exchange=context.assignment.work.exchange,
         )
         self.endpoint = self._builds.endpoint
         """Where the followers of this place in other replicas reach this one."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pliant.core.values import Generation, Order, ReplicaId
+from pliant.core.values import Exchange, Generation, Order, ReplicaId
 from pliant.engine import probe
 from pliant.engine.comm.communicator import GroupBroken, WindowSize
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.mesh import Port
 from pliant.engine.comm.rendezvous import Abort, Rendezvous
-from pliant.engine.comm.transport import SocketTransport, Transport
+from pliant.engine.comm.transport import SocketTransport, Transport, library_for
 from pliant.engine.member.followers import NO_FOLLOWERS, Followers
 from pliant.engine.reduce.buckets import Layout
 from pliant.machine.tls import TlsContexts
@@ -38,9 +38,13 @@ class GroupBuilds:
         committed: Callable[[], int],
         tls: TlsContexts | None = None,
         followers: Followers = NO_FOLLOWERS,
+        exchange: Exchange = Exchange.AUTO,
     ) -> None:
         """``committed``: how many steps, for the fault points; ``followers``: the other workers
         of this replica, each with a group of its own in every generation.
+
+        Raises:
+            ConfigError: the exchange that was asked for is not possible here.
         """
         self._followers = followers
         self._replica = replica
@@ -48,7 +52,10 @@ class GroupBuilds:
         self._window_size_for = window_size_for
         self._on_built = on_built
         self._committed = committed
-        self._transport: Transport = SocketTransport()
+        self._transport: Transport = SocketTransport(
+            library_for(layout.accelerators, exchange, is_encrypted=tls is not None),
+            layout.accelerators,
+        )
         self._tls = tls
         self._port = Port(address)
         self.endpoint = self._port.endpoint

@@ -72,7 +72,10 @@ class ProtocolRuntime:
             committed=lambda: self._member.committed,
             tls=context.tls,
             followers=followers,
+            exchange=context.assignment.work.exchange,
         )
+        self._moved_by = ""
+        """By what gradients on an accelerator travelled last; empty: through the host."""
         self.endpoint = self._groups.endpoint
         """Where this worker is reached while a generation is met."""
         self.released: tuple[ReplicaId, ...] = ()
@@ -396,6 +399,11 @@ class ProtocolRuntime:
                 self._groups.keep(order, None)
                 return
             self._groups.keep(order, group)
+            if group is not None and group.moved_by != self._moved_by:
+                self._moved_by = group.moved_by
+                if group.rank == 0:  # one for all
+                    way = f"from device to device by {self._moved_by}" * bool(self._moved_by)
+                    self._context.note(f"gradients travel {way or 'through the host'}")
             if group is None:
                 self._become(protocol.on_build_failed(self._member, generation, reason, unreached))
             else:

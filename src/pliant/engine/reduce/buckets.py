@@ -137,6 +137,12 @@ class Layout:
             raise ValueError("this layout has no extras bucket: Layout.of(..., extras=N), N > 0")
         return len(self.buckets) - 1
 
+    @property
+    def accelerators(self) -> tuple[torch.device, ...]:
+        """Devices that parameters are on, but for host memory; each once."""
+        found = (bucket.device for bucket in self.buckets if not bucket.is_in_host_memory)
+        return tuple(dict.fromkeys(found))
+
     @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits; equal if and only if ``describe()`` is equal."""

@@ -124,15 +124,7 @@ class Reduction:
             root = partials[0]
             self._tickets[bucket_index] = self.group.submit(lambda _: root)
             return
-        buffers = self._sets[self._turn]
-        reduced = buffers[bucket_index]
-        if reduced is None:
-            in_host = memory.lasting if bucket.is_in_host_memory else here.device.staging
-            reduced = buffers[bucket_index] = in_host(bucket.numel, bucket.dtype)
-        job = self._job(bucket_index, partials, reduced)
-        if not bucket.is_in_host_memory:
-            job = self._through_the_host(bucket, partials, reduced)
-        self._tickets[bucket_index] = self.group.submit(job)
+        self._tickets[bucket_index] = self.group.submit(self._job_for(bucket, partials))
 
     def finish(self) -> list[torch.Tensor]:
         """Wait for all buckets; return the reduced flat tensors by bucket index.
@@ -153,6 +145,34 @@ class Reduction:
             reduced.append(result)
         self._finished = True
         return reduced
+
+    def _job_for(
+        self, bucket: Bucket, partials: Sequence[torch.Tensor]
+    ) -> Callable[[Communicator], torch.Tensor]:
+        """Return what the communication thread does with a bucket, wherever that is."""
+        if bucket.device == self.group.device:
+            return self._on_the_device(bucket, partials)
+        buffers = self._sets[self._turn]
+        reduced = buffers[bucket.index]
+        if reduced is None:
+            in_host = memory.lasting if bucket.is_in_host_memory else here.device.staging
+            reduced = buffers[bucket.index] = in_host(bucket.numel, bucket.dtype)
+        if bucket.is_in_host_memory:
+            return self._job(bucket.index, partials, reduced)
+        return self._through_the_host(bucket, partials, reduced)
+
+    def _on_the_device(
+        self, bucket: Bucket, partials: Sequence[torch.Tensor]
+    ) -> Callable[[Communicator], torch.Tensor]:
+        """Reduce what is on an accelerator from there to there, behind this moment."""
+        job = _Job(bucket.empty(), tuple(partials), self._plan, self._blockwise, self._scratch)
+        mark = here.device.mark(bucket.device)  # behind whatever had that memory before
+
+        def reduce(comm: Communicator) -> torch.Tensor:
+            with here.device.behind(mark, bucket.device):
+                return job.exact(comm) if self._exact else job.fast(comm)
+
+        return reduce
 
     def _job(
         self, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
@@ -265,7 +285,7 @@ class _Job:
         cut, counts = cuts[comm.rank], self._plan.partials
         length = cut.stop - cut.start
         num_theirs = self._plan.num_partials - counts[comm.rank]
-        memory = self._scratch.provide(num_theirs * length, self._reduced.dtype)
+        memory = self._scratch.provide(num_theirs * length, self._reduced)
         theirs = [memory[length * place : length * (place + 1)] for place in range(num_theirs)]
         senders = [rank for rank, count in enumerate(counts) for _ in range(count)]
         receives = zip((rank for rank in senders if rank != comm.rank), theirs, strict=True)

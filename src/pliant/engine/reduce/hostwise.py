@@ -113,7 +113,7 @@ class Hostwise(ThroughWindows):
         num_added = sum(len(each.partials) > 1 for each in self._sums)
         sizes = [lengths[comm.rank]] * len(senders)
         sizes += [lengths[number] for number in self._carried for _ in range(num_added)]
-        memory = iter(torch.split(self._scratch.provide(sum(sizes), root.dtype), sizes))
+        memory = iter(torch.split(self._scratch.provide(sum(sizes), root), sizes))
         theirs = [next(memory) for _ in senders]
         arriving = comm.post(receives=zip(senders, theirs, strict=True))
         sent: list[Transfer] = []

@@ -165,10 +165,8 @@ class BlockwiseFold:
     def __init__(self, plan: ReductionPlan) -> None:
         self._plan = plan
         highest = max((target for _, _, target in plan.additions), default=plan.num_partials)
-        self._inner = [
-            torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=host.LOCATION)
-            for _ in range(highest - plan.num_partials)
-        ]
+        self._num_inner = highest - plan.num_partials
+        self._inner = self._memories(_BLOCK_BYTES, torch.device(host.LOCATION))
 
     def fold(
         self,
@@ -178,10 +176,15 @@ class BlockwiseFold:
     ) -> None:
         """Write the sum of ``pieces``, numbered through, to ``root``; again to ``copy`` if given.
 
-        All are flat, of one size and one dtype.  Not for two threads at once.
+        All are flat, of one size and one dtype.  Not for two threads at once.  An accelerator has
+        no cache to stay in: there one block is all.
         """
         numel = _BLOCK_BYTES // root.dtype.itemsize
-        inner = [memory.view(root.dtype) for memory in self._inner]
+        memories = self._inner
+        if not host.is_here(root):
+            numel = max(root.numel(), 1)
+            memories = self._memories(numel * root.dtype.itemsize, root.device)
+        inner = [memory.view(root.dtype) for memory in memories]
         parts = [torch.split(tensor, numel) for tensor in (*pieces, root)]
         copies = None if copy is None else torch.split(copy, numel)
         for number, target in enumerate(parts[-1]):
@@ -191,6 +194,11 @@ class BlockwiseFold:
                 torch.add(block[left], block[right], out=block[into])
             if copies is not None:
                 copies[number].copy_(target)  # still in the cache
+
+    def _memories(self, nbytes: int, where: torch.device) -> list[torch.Tensor]:
+        return [
+            torch.empty(nbytes, dtype=torch.uint8, device=where) for _ in range(self._num_inner)
+        ]
 
 
 def fold(plan: ReductionPlan, partials: Sequence[torch.Tensor]) -> torch.Tensor:

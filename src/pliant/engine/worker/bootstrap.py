@@ -29,7 +29,14 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from pliant.core.checked import CHECK_VARIABLE, CheckOrders
-from pliant.core.device_names import CPU, DEVICE_NAMES, WORKSPACE, confinement, kind_of
+from pliant.core.device_names import (
+    CPU,
+    DEVICE_NAMES,
+    INTERFACE,
+    WORKSPACE,
+    confinement,
+    kind_of,
+)
 from pliant.core.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -48,6 +55,7 @@ from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
 from pliant.machine.descriptors import shortage
+from pliant.machine.interfaces import interface_of
 from pliant.machine.tls import TlsContexts
 from pliant.wire.launch import Assignment
 from pliant.wire.messages import Ended, Noted, Traceback, Usage
@@ -454,6 +462,8 @@ def _stage(
         place, here = assignment.place, assignment.workers_per_host
         os.environ.update(RANK=str(place), WORLD_SIZE=str(assignment.workers_per_replica))
         os.environ.update(LOCAL_RANK=str(assignment.local_rank), LOCAL_WORLD_SIZE=str(here))
+    with contextlib.suppress(ConfigError):  # an address that others translate is of none
+        os.environ.setdefault(INTERFACE, f"={interface_of(assignment.address)}")
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     for name, value in WORKSPACE.items():
