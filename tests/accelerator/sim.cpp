@@ -266,7 +266,7 @@ REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &sim::choose_attention)
 
 // What a stream waits for until the host opens it, as a kernel does that waits for another machine.
 struct Gate {
-  std::shared_ptr<sim::Point> point = std::make_shared<sim::Point>();
+  std::shared_ptr<sim::Point> point = std::make_shared<sim::Point>(0);
   void hold(int device) { sim::current(device).wait_for(point); }
   void open() { point->reach(); }
 };
