@@ -91,6 +91,22 @@ def test_a_replica_without_memory_is_replaced(
 
 
 @pytest.mark.slow
+def test_a_kernel_that_never_ends_is_found_and_its_replica_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_ASYNC", "1")
+    monkeypatch.setenv("PLIANT_KERNEL_SECONDS", "3")
+
+    outcome = play(tmp_path, "hang")
+
+    ((who, said),) = ends(outcome)
+    assert who == "r2"
+    assert said.startswith(f"sim:0 has not finished a kernel for 3 s, in or behind step {AT} (")
+    assert said.endswith("; announce what takes longer with session.busy(max_s)")
+    check_bits(outcome)
+
+
+@pytest.mark.slow
 def test_a_model_that_fits_on_no_device_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
     outcome = play(tmp_path, "memory", replicas=2, who="all", at=0, expected_code=1)
 

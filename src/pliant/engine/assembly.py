@@ -29,8 +29,9 @@ from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.data.team_slots import TeamSlots
-from pliant.engine.device import here
+from pliant.engine.device import here, host
 from pliant.engine.device.deterministic import Deterministic
+from pliant.engine.device.kernel_watch import KernelWatch
 from pliant.engine.guard import files
 from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison
@@ -69,7 +70,12 @@ from pliant.engine.state.whole_weights import WeightsFile, take_initial_weights
 from pliant.engine.step_log import StepLogs
 from pliant.engine.training import Training
 from pliant.engine.update import Update
-from pliant.engine.worker.bootstrap import WorkerContext, from_checkpoint
+from pliant.engine.worker.bootstrap import (
+    WorkerContext,
+    end_for_device,
+    from_checkpoint,
+    kernel_limit_s,
+)
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
 from pliant.machine import run_files
 from pliant.wire.messages import Planned
@@ -182,6 +188,7 @@ class Assembly:
             is_writer=not workers.is_follower(context),
             noted=self.reporter.noted,
         )
+        self.kernels = None if context is None else _kernel_watch(objects.model, context)
         self.training = self._training(len(parameters), recorder)
         if recorder is not None:
             self._record(recorder, variables)
@@ -202,7 +209,9 @@ class Assembly:
             team = workers.leaf_exchange(self._shape.layout, self._objects.model, self._sums)
             slots = TeamSlots(team, **parts)
         objects = self._objects
+        watch = () if self.kernels is None else (self.kernels,)
         self._guards = Guards(
+            *watch,
             self._differences,
             OtherLoaders(self._data.dataset),
             ScriptCalls(
@@ -423,6 +432,16 @@ class Assembly:
         what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
         batches = f"{counted(len(owned), 'micro-batch')} {'is' if len(owned) == 1 else 'are'}"
         self.reporter.noted(f"{what} of {megabytes:.1f} MB while {batches} added up on one replica")
+
+
+def _kernel_watch(model: torch.nn.Module, context: WorkerContext) -> KernelWatch | None:
+    """Return what looks whether the accelerators of a model go on; None: it is in host memory."""
+    devices = {one.device for one in model.parameters()} - {torch.device(host.LOCATION)}
+    if not devices:
+        return None
+    name = context.assignment.device_name if len(devices) == 1 else ""
+    end = partial(end_for_device, context)
+    return KernelWatch(devices, end, name=name, limit_s=kernel_limit_s())
 
 
 def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:

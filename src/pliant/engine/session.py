@@ -409,11 +409,15 @@ class Session:
     def busy(self, max_s: float) -> Iterator[None]:
         """Tell supervision that this replica is at work for up to ``max_s`` without a step."""
         self._check_open()
-        self._training.membership.tell_busy(max_s)
+        watch = self._parts.kernels
+        tell = [self._training.membership.tell_busy, *([watch.busy] if watch else [])]
+        for each in tell:
+            each(max_s)
         try:
             yield
         finally:
-            self._training.membership.tell_busy(0.0)
+            for each in tell:
+                each(0.0)
 
     # --- helpers --------------------------------------------------------------------
 

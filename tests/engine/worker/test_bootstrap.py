@@ -16,8 +16,9 @@ from tests.certificates import Authority
 from tests.processes.plainly import said_by_python
 from tests.processes.servant import DEADLINE_S, fork_server, run, shared
 
+from pliant.core.errors import ConfigError
 from pliant.core.events import ExitKind, Progressed
-from pliant.engine.worker.bootstrap import launched_together, worker_context
+from pliant.engine.worker.bootstrap import kernel_limit_s, launched_together, worker_context
 from pliant.machine import device_locks
 from pliant.wire.messages import Ended, Traceback, Usage
 
@@ -341,6 +342,17 @@ def test_what_a_machine_is_short_of_is_no_fault_of_the_script(
 
     assert ended(messages).kind is ExitKind.SHORT
     assert ended(messages).detail.startswith(detail)
+
+
+@pytest.mark.parametrize("said", ["soon", "0", "nan"])
+def test_how_long_a_kernel_may_take_is_a_number_of_seconds(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernel_limit_s() == 60.0
+    monkeypatch.setenv("PLIANT_KERNEL_SECONDS", said)
+
+    with pytest.raises(ConfigError, match=f"PLIANT_KERNEL_SECONDS={said} must be a number"):
+        kernel_limit_s()
 
 
 def test_a_missing_script_is_a_wrong_input(tmp_path: Path) -> None:

@@ -209,6 +209,21 @@ def check_orders() -> CheckOrders | None:
     return CheckOrders(**json.loads(said)) if said else None
 
 
+def kernel_limit_s() -> float:
+    """Return how long a kernel may take that nobody has announced, in seconds.
+
+    Raises:
+        ConfigError: the environment says something else than seconds.
+    """
+    said = os.environ.get("PLIANT_KERNEL_SECONDS") or "60"
+    try:
+        if (limit_s := float(said)) > 0:
+            return limit_s
+    except ValueError:
+        pass
+    raise ConfigError(f"PLIANT_KERNEL_SECONDS={said} must be a number of seconds, more than 0")
+
+
 def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
     """Run the script as a worker of a job and end the process; never returns.
 
@@ -227,6 +242,11 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
         context.link.close(GOODBYE_S)
     finally:
         os._exit(code)  # an abandoned process group would hold a normal exit for its time-out
+
+
+def end_for_device(context: WorkerContext, sentence: str) -> NoReturn:
+    """End the process, as its device does not answer any more; from any thread."""
+    _end_with(context, EXIT_FAILED, lambda: (EXIT_FAILED, ExitKind.DEVICE, sentence))
 
 
 def end_if_device_is_over(context: WorkerContext, error: object) -> None:
