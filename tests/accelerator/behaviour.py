@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ import torch
 from tests.accelerator import checks, sim
 from torch import nn
 from torch.nn import functional
+
+import pliant
 
 OPERATIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda t: t @ t,
@@ -54,6 +57,13 @@ def train(device: str, steps: int = 4) -> list[torch.Tensor]:
         torch.autograd.backward(loss)
         optimizer.step()
     return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def check_a_script_finds_its_device() -> None:
+    os.environ.pop("LOCAL_RANK", None)
+    assert pliant.device() == torch.device("sim", 0)
+    os.environ["LOCAL_RANK"] = "1"
+    assert pliant.device() == torch.device("sim", 1)
 
 
 class Gate:

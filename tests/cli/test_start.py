@@ -202,7 +202,7 @@ def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
     why: str | None,
     said: str,
 ) -> None:
-    def stop(config: Any, *, observer: Any, **_: Any) -> int:
+    def stop(config: Any, *, observer: Any) -> int:
         (config.out / "events.jsonl").touch()
         records: list[Any] = [{"kind": "commit", "step": 4}]
         records += [{"kind": "spare", "replica": "r1", "is_durable": kept is not None}]
@@ -221,7 +221,7 @@ def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
 def test_a_job_of_which_nothing_verifies_is_not_said_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lose(config: Any, *, observer: Any, **_: Any) -> int:
+    def lose(config: Any, *, observer: Any) -> int:
         (config.out / "events.jsonl").touch()
         for record in (
             {"kind": "commit", "step": 4},

@@ -454,10 +454,14 @@ def test_replicas_of_several_hosts_are_shown_with_their_host() -> None:
     assert " on a" not in text.getvalue()
 
     first, *others = status["replicas"]
-    status["replicas"] = [first | {"hosts": ["a"]}, *(one | {"hosts": ["b"]} for one in others)]
+    gpu = {"device_name": "cuda:GPU-8f3a1b2c-5d2e-11ee"}
+    status["replicas"] = [
+        first | gpu | {"hosts": ["a"]},
+        *(one | {"hosts": ["b"]} for one in others),
+    ]
     view.console.print(job_panel(status))
 
-    assert "r1 training on a   r3 training on b" in text.getvalue()
+    assert "r1 training cuda:GPU-8f3a1b2c on a   r3 training on b" in text.getvalue()
 
 
 def test_a_replica_on_several_hosts_is_shown_with_all_of_them() -> None:

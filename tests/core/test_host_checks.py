@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pliant.core.device_masks import Accelerator
 from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict, findings
 
 FIT = HostLook(
@@ -24,6 +25,9 @@ FIT = HostLook(
     coordinators=(
         CoordinatorLook(place="gpu1:7000", answer_s=0.002, token="taken", clock_ahead_s=-300.0),
     ),
+)
+GPUS = tuple(
+    Accelerator(name=f"cuda:{at}", model="NVIDIA H200", memory_bytes=140 << 30) for at in range(2)
 )
 AWAY = CoordinatorLook(place="gpu1:7000", obstacle="no answer within 3 s")
 UNPROVED = CoordinatorLook(
@@ -131,3 +135,14 @@ def test_of_the_other_hosts_those_are_named_that_are_not_reached() -> None:
     assert (fit.verdict, fit.found) == ("ok", "b: reached")
     assert (bad.verdict, bad.found) == ("obstacle", "c (10.0.0.3): no answer within 3 s")
     assert bad.do.startswith("let the hosts reach each other")
+
+
+def test_an_accelerator_that_is_not_healthy_is_a_caution() -> None:
+    look = replace(FIT, accelerators=GPUS, ailments={"cuda:1": "it is too hot"})
+
+    first, second = (one for one in findings(look) if one.name.startswith("cuda:"))
+
+    assert (first.verdict, first.do) == (Verdict.OK, "")
+    assert first.found == "NVIDIA H200, 140 GB"
+    assert second.verdict is Verdict.CAUTION
+    assert second.found == "NVIDIA H200, 140 GB, it is too hot"

@@ -32,6 +32,7 @@ esac
 @pytest.fixture(autouse=True)
 def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide what this machine has."""
+    accelerators._find_nvidia.cache_clear()
     for name in ("NVIDIA_FILES", "AMD_NODES"):
         monkeypatch.setattr(accelerators, name, tmp_path / name)
     for name in ("pynvml", "amdsmi"):

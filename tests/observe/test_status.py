@@ -77,7 +77,7 @@ def test_the_shape_is_the_documented_one_and_named_in_the_docstring() -> None:
     assert set(status) == DOCUMENTED
     assert all(name in str(module.__doc__) for name in DOCUMENTED)
     assert set(status["replicas"][0]) == {
-        "name", "state", "pids", "node", "device", "hosts",
+        "name", "state", "pids", "node", "device", "device_name", "hosts",
     }  # fmt: skip
     json.dumps(status, allow_nan=False)
 
@@ -85,7 +85,8 @@ def test_the_shape_is_the_documented_one_and_named_in_the_docstring() -> None:
 def test_the_eventful_story_ends_with_three_that_train() -> None:
     status = board_of(eventful().planned(100).records).as_json()
 
-    here = {"state": "training", "node": "here", "device": None, "hosts": ["here"]}
+    there = {"node": "here", "device": None, "device_name": "", "hosts": ["here"]}
+    here = {"state": "training", **there}
     assert status["replicas"] == [
         {"name": "r1", "pids": [1001], **here},
         {"name": "r3", "pids": [1003], **here},

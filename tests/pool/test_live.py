@@ -240,6 +240,7 @@ FILE = "apiVersion: pliant.dev/v1alpha1\nkind: Pool\nspec:\n  devices: "
 def test_a_command_is_confined_to_devices_of_the_kind_that_was_asked_for(
     here: Box, tmp_path: Path
 ) -> None:
+    here.environment.pop("CUDA_VISIBLE_DEVICES", None)
     last = max(os.sched_getaffinity(0))
     strange = here.start("pool", "start", "--devices", "cpu:4000")
     assert strange.ended() == 2

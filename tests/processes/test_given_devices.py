@@ -60,6 +60,9 @@ def _told(directory: Path, **options: Any) -> list[dict[str, str | None]]:
     with running(directory, script, said, **options) as job:
         job.wait_for(lambda: len(list(said.iterdir())) == 2, "two have said it")
         assert "Traceback" not in job.said()
+        job.wait_for(lambda: len(job.records("worker")) >= 2, "both are known")
+        names = {record["device_name"] for record in job.records("worker")}
+        assert names == {path.name for path in said.iterdir()}
     return [json.loads(path.read_text()) for path in sorted(said.iterdir())]
 
 

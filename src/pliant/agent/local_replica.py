@@ -89,9 +89,9 @@ class LocalReplica(ReplicaWorkers):
 
         ``elsewhere``: the device of one that is on another host.
         """
-        device = elsewhere
+        device, name = elsewhere, ""
         if place in self.here:
-            device, _ = self._host.config.of_pool(self._devices[place])
+            device, name = self._host.config.of_pool(self._devices[place])
             self.here[place].started(pid)
         if self._is_killed:  # perhaps before anything was asked to start it
             self._kill()
@@ -101,6 +101,7 @@ class LocalReplica(ReplicaWorkers):
                 node=self._host.config.node,
                 pid=pid,
                 device=device,
+                device_name=name,
                 worker=self._workers[place].worker,
             )
         )

@@ -6,6 +6,7 @@ enough, ``machine.host_look`` how a thing is found out, ``machine.own_ca`` how c
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -32,6 +33,7 @@ from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict
 from pliant.core.values import TlsFiles
 from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look
+from pliant.machine.accelerators import ailments, visible
 from pliant.machine.interfaces import (
     address_named,
     address_towards,
@@ -101,7 +103,7 @@ def doctor(
 def _seen_here(
     join: str | None, token: str | None, interface: str | None, tls: TlsFiles | None
 ) -> HostLook:
-    here = Path.cwd()
+    here, there = Path.cwd(), visible(os.environ)
     places, fault = _places(join)
     with ThreadPoolExecutor() as pool:  # each takes at most as long as importing torch may
         torch = pool.submit(host_look.torch_here)
@@ -122,6 +124,8 @@ def _seen_here(
             port_obstacle=host_look.port_obstacle(address) if address else "",
             ports=host_look.number_of_ports(),
             cores=count_cores(),
+            accelerators=there,
+            ailments=ailments(one.name for one in there),
             shm_bytes=host_look.free_bytes(host_look.SHARED_MEMORY),
             disk_bytes=host_look.free_bytes(here),
             directory=str(here),

@@ -66,6 +66,9 @@ WHAT = 14
 OVER = frozenset({"finished", "failed", "stopped", "suspended", "lost", "killed", "elsewhere"})
 """States of a job that has no replicas and wants none."""
 
+NAME_SHOWN = len("cuda:GPU-8f3a1b2c")
+"""Characters of a device's name: so much of a UUID tells it from the others of a host."""
+
 STALLED_S = 10.0
 STALLED_STEPS = 10
 """Without a step for so many seconds, and for as many usual steps, a job is said to stand still."""
@@ -270,6 +273,8 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
         state = replica["state"]
         text.append(replica["name"], style="bold")
         text.append(f" {state}", style=STATE_STYLE.get(state, ""))
+        if device := replica.get("device_name", "")[:NAME_SHOWN]:
+            text.append(f" {device}", style="dim")
         if has_hosts and hosts:
             text.append(f" on {in_words(hosts)}", style="dim")
         text.append("   ")

@@ -125,7 +125,9 @@ def planned(
     if session_s is not None:  # who may make its session later may reach steps() later, too
         start_s = max(of_job.start_s, min(session_s / SESSION_SHARE, MOST_S))
         of_job = replace(of_job, start_s=start_s)
-    place = pool_of(settings)
+    place, kind = pool_of(settings), settings["kind"].value
+    if place is None and not is_apart:
+        HostDevices.of(environ, kind)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, options = settings["resume"].value, work_options_of(settings)
     if place is not None and is_apart:
@@ -156,7 +158,7 @@ def planned(
             token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
             register=register_of(settings),
             pool=place,
-            device_kind=None if place is not None else settings["kind"].value,
+            device_kind=kind if place is None else None,
             environ=environ,
             tls=tls,
             tls_any_node=settings["tls_any_node"].value,
@@ -289,8 +291,7 @@ def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
     config, out = with_weights(start), start.config.out
     console = PlainConsole()
-    here = None if start.is_apart or config.pool is not None else _devices_here(start)
-    if here and (news := _on_these_devices(config, here)) is not None and not as_json:
+    if (news := _on_these_devices(start)) is not None and not as_json:
         console.print(news, soft_wrap=True)
     view = view_of(start, console, as_json=as_json)
     code = EXIT_FAILED
@@ -308,7 +309,7 @@ def attached(start: Start, *, as_json: bool) -> int:
                     agent=start.agent,
                 )
             else:
-                code = run_job(config, observer=view, here=here)
+                code = run_job(config, observer=view)
     except ConflictError as error:
         return complain(str(error), EXIT_TAKEN_OVER)
     except NotBegunError as error:
@@ -332,16 +333,12 @@ def attached(start: Start, *, as_json: bool) -> int:
     return code
 
 
-def _devices_here(start: Start) -> HostDevices:
-    try:
-        return HostDevices.of(start.config.environ, start.config.device_kind)
-    except ConfigError:
-        _remove(start)
-        raise
-
-
-def _on_these_devices(config: JobConfig, here: HostDevices) -> str | None:
+def _on_these_devices(start: Start) -> str | None:
     """Say how many replicas there may be on the devices of this machine, where that is news."""
+    config = start.config
+    if start.is_apart or config.pool is not None:
+        return None
+    here = HostDevices.of(config.environ, config.device_kind)
     most, workers = config.settings.policy.max_replicas, config.workers_per_replica
     room = max(here.count() // workers, 1)
     if most is None:

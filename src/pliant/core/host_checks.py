@@ -5,8 +5,11 @@ Owns what is enough, and what to do where it is not.  Must not know how anything
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from pliant.core.device_masks import Accelerator
 
 OLDEST_PYTHON = (3, 11)
 FEWEST_FILES = 1024
@@ -100,6 +103,10 @@ class HostLook:
 
     ports: int | None = None
     cores: int = 1
+    accelerators: tuple[Accelerator, ...] = ()
+    ailments: Mapping[str, str] = field(default_factory=dict)
+    """Why some of these are not healthy, by name."""
+
     shm_bytes: int | None = None
     disk_bytes: int | None = None
     directory: str = ""
@@ -123,6 +130,7 @@ def findings(look: HostLook) -> tuple[Finding, ...]:
         _ports(look),
         _clock(look),
         _shm(look),
+        *_accelerators(look),
         *_limits(look),
         _disk(look),
         *_coordinators(look.coordinators),
@@ -189,6 +197,17 @@ def _shm(look: HostLook) -> Finding:
         do if is_little else "",
         bad=Verdict.CAUTION,
     )
+
+
+def _accelerators(look: HostLook) -> tuple[Finding, ...]:
+    """Judge each; where there are none, a host trains on its cores."""
+    found = []
+    for one in look.accelerators:
+        ailment, size = look.ailments.get(one.name, ""), one.memory_bytes
+        said = ", ".join(filter(None, (one.model, _as_text(size) if size else "", ailment)))
+        do = "leave it out of the variable that masks devices, or cordon it" if ailment else ""
+        found.append(_line(one.name, said, do, bad=Verdict.CAUTION))
+    return tuple(found)
 
 
 def _limits(look: HostLook) -> tuple[Finding, ...]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -67,12 +67,17 @@ def _nvidia(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if mask in ("", "-1"):
         return ()
-    asked = (_answer(ask) for ask in (_ask_nvml, _ask_nvidia_smi, _read_nvidia_files))
-    found = next((one for one in asked if one), [])
-    seen = unmasked(mask, found)
+    seen = unmasked(mask, found := _find_nvidia())
     if found and not seen:
         _log.warning("CUDA_VISIBLE_DEVICES=%s names no GPU of this machine, or one twice", mask)
     return seen
+
+
+@cache
+def _find_nvidia() -> list[Accelerator]:
+    """Ask once: it can take seconds."""
+    asked = (_answer(ask) for ask in (_ask_nvml, _ask_nvidia_smi, _read_nvidia_files))
+    return next((found for found in asked if found), [])
 
 
 @contextmanager

@@ -41,6 +41,7 @@ class ReplicaStatus:
     pids: list[int] = field(default_factory=list)
     node: str = ""
     device: int | None = None
+    device_name: str = ""
 
 
 @dataclass(slots=True)
@@ -141,6 +142,7 @@ class LivingReplicas:
                     self.named[name].pids.append(record["pid"])
                 if not record.get("worker"):
                     self.named[name].device = record.get("device")
+                    self.named[name].device_name = str(record.get("device_name") or "")
             case "registered":
                 self._on_registered(record, name)
             case "spare":

@@ -12,10 +12,10 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     total_steps         steps the script asked for, or null
     target_replicas     wanted; min_replicas and max_replicas are its bounds
     num_slots           K, the most replicas that can share a step, or null
-    replicas            [{name, state, pids, node, device (of a pool, of the first worker), hosts
-                        (all that it has workers on, its node first)}]; state is starting, spare
-                        (ready to join), joining, training, waiting, leaving or finished; the gone
-                        are not listed
+    replicas            [{name, state, pids, node, device (of a pool, of the first worker),
+                        device_name (such as cuda:GPU-8f3a...; or empty), hosts (all that it has
+                        workers on, its node first)}]; state is starting, spare (ready to join),
+                        joining, training, waiting, leaving or finished; the gone are not listed
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     nonfinite           {step, what, steps, skipped}: the newest nan or inf, how many, or null
     warnings            [{text, by (a replica), at}]: what says that results may be wrong, each once

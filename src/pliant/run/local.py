@@ -35,15 +35,9 @@ from pliant.wire.bounds import name_from
 
 
 def run_job(
-    config: JobConfig,
-    *,
-    observer: Observer | None = None,
-    start_server: StartServer = start_server,
-    here: HostDevices | None = None,
+    config: JobConfig, *, observer: Observer | None = None, start_server: StartServer = start_server
 ) -> int:
     """Run a job to its end; return its exit code.  Leaves no process and no runtime file.
-
-    ``here``: the devices of this host, if somebody has looked already.
 
     Raises:
         ConfigError: the port is in use, a job of this name runs, a file cannot be written, or there
@@ -51,22 +45,17 @@ def run_job(
         ConflictError: a coordinator on another machine has taken over the directory.
     """
     try:
-        return asyncio.run(_run(config, observer, start_server, here))
+        return asyncio.run(_run(config, observer, start_server))
     except KeyboardInterrupt:  # before the job could be asked to stop
         return EXIT_STOPPED
 
 
-async def _run(
-    config: JobConfig,
-    observer: Observer | None,
-    start_server: StartServer,
-    here: HostDevices | None,
-) -> int:
+async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:
     refuse_second(config.name, config.state.jobs)
     with locked(config.out, alone=True):
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer, start_server)
-        here = here or HostDevices.of(config.environ, config.device_kind)
+        here = HostDevices.of(config.environ, config.device_kind)
         workers, policy = config.workers_per_replica, config.settings.policy
         least = policy.min_replicas * workers
         here.require(least, f"--min {policy.min_replicas} is {counted(least, 'worker')}")

@@ -161,6 +161,8 @@ class Started:
     pid: int
     device: int | None = None
     """Of its pool."""
+    device_name: str = ""
+    """What it is called, with its kind; empty: it has no name."""
     worker: int | None = None
 
 
