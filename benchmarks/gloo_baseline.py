@@ -176,8 +176,8 @@ class GlooCommunicator(Communicator):
 class GlooTransport(SocketTransport):
     """Meets through a store and exchanges over gloo; windows as over sockets."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__()
+    def __init__(self, store: Store, *given: Any) -> None:
+        super().__init__(*given)
         self._store = store
 
     def _connected(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import harness, pliant_job, torchrun
 from benchmarks.harness import Figure, Page
-from benchmarks.steady_ddp import ALONE
+from benchmarks.steady_ddp import ALONE, DDP, ONE_BATCH, PLAIN
 from benchmarks.transports import GLOO, GLOO_WINDOWS, SOCKETS, TRANSPORTS, WINDOWS
 
 WARM_TURNS = 3
@@ -26,8 +26,8 @@ DESCRIPTION = "exact and fast step of pliant over DDP accumulating the same micr
 
 METHOD = """\
 Model: byte-level GPT, 9.64M parameters, 116 MB with Adam state, fp32, AdamW, clipping at 1.0;
-micro-batches of {micro} samples x {length} tokens; one thread per worker. Every worker of
-`pliant run` also holds a DDP copy of the model on a gloo group of its own
+micro-batches of {micro} samples x {length} tokens, on {device}; one thread per worker. Every worker
+of `pliant run` also holds a DDP copy of the model on a gloo group of its own
 (`gradient_as_bucket_view=True`, `no_sync` for all but the last micro-batch) and does one DDP step
 in the tail of each step, so both sides see the same noise, heap and cores. A barrier goes before
 each turn. A turn of pliant is everything between two tails: data, seeding, slots, reduction, vote,
@@ -122,7 +122,7 @@ def measure(case: Case, chosen: argparse.Namespace) -> dict[str, list[Turn]]:
     arguments = [
         *("--rounds", str(rounds), "--size", str(case.size)),
         *("--micro-batch", str(chosen.micro_batch), "--length", str(chosen.length)),
-        *("--transport", case.transport),
+        *("--transport", case.transport, "--device", chosen.device),
     ]
     with tempfile.TemporaryDirectory(prefix="pliant-steady-") as name:
         run_job(case, "steady_worker.py", arguments, Path(name), limit_s=chosen.limit)
@@ -154,7 +154,7 @@ def measure_alone(case: Case, chosen: argparse.Namespace) -> list[Turn]:
             *(str(harness.ROOT / "benchmarks" / "steady_ddp.py"), "--folder", name),
             *("--rounds", str(WARM_TURNS + chosen.blocks * chosen.turns)),
             *("--slots", str(case.slots), "--micro-batch", str(chosen.micro_batch)),
-            *("--length", str(chosen.length)),
+            *("--length", str(chosen.length), "--device", chosen.device),
         ]
         subprocess.run(
             words,
@@ -183,7 +183,7 @@ def copies_of(case: Case, *, limit_s: float) -> Iterable[Figure]:
 
 def figures_of(case: Case, sides: dict[str, list[Turn]], *, turns: int) -> Iterable[Figure]:
     """Yield the rows of one configuration."""
-    ours, ddp, whole = sides["pliant"], sides["ddp"], sides["ddp, one batch"]
+    ours, ddp, whole = sides["pliant"], sides[DDP], sides[ONE_BATCH]
     wall, cpu = block_ratios(ours, ddp, turns=turns)
     target, goal = case.limits
     yield Figure(
@@ -194,6 +194,9 @@ def figures_of(case: Case, sides: dict[str, list[Turn]], *, turns: int) -> Itera
         wall, cpu = block_ratios(ours, alone, turns=turns)
         yield Figure(name=f"{case.name}: wall over {_USERS}", unit="", raw=tuple(wall))
         yield Figure(name=f"{case.name}: CPU over {_USERS}", unit="", raw=tuple(cpu))
+    if plain := sides.get(PLAIN):
+        wall, _ = block_ratios(ours, plain, turns=turns)
+        yield Figure(name=f"{case.name}: wall over a plain loop", unit="", raw=tuple(wall))
     one, _ = block_ratios(ours, whole, turns=turns)
     yield Figure(
         name=f"{case.name}: wall over DDP with one batch per rank", unit="", raw=tuple(one)
@@ -221,11 +224,16 @@ def options() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per configuration")
+    parser.add_argument(
+        "--device", default="cpu", help="as torch names it; each replica has one: see --sizes"
+    )
     parser.add_argument("--skip-torchrun", action="store_true", help="no DDP in a job of its own")
     parser.add_argument("--skip-memory", action="store_true", help="do not count gradient copies")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="one short block, no page")
     chosen = parser.parse_args()
+    if chosen.device != "cpu":  # how gradients travel is for --exchange to say
+        chosen.transports, chosen.skip_memory = [WINDOWS], True
     if chosen.smoke:
         chosen.no_page = True
         chosen.blocks, chosen.turns = 1, 2
@@ -262,7 +270,7 @@ def figures_together(together: Sequence[Case], chosen: argparse.Namespace) -> It
         if case.reduction == "exact" and case.transport == WINDOWS and not chosen.skip_memory:
             yield from copies_of(case, limit_s=chosen.limit)
     over_ddp = {
-        case.transport: block_ratios(sides[case]["pliant"], sides[case]["ddp"], turns=chosen.turns)
+        case.transport: block_ratios(sides[case]["pliant"], sides[case][DDP], turns=chosen.turns)
         for case in together
     }
     for new, old in ((SOCKETS, GLOO), (WINDOWS, GLOO_WINDOWS)):
@@ -291,6 +299,7 @@ def main() -> None:
         method=METHOD.format(
             micro=chosen.micro_batch,
             length=chosen.length,
+            device=chosen.device,
             warm=WARM_TURNS,
             blocks=chosen.blocks,
             turns=chosen.turns,

@@ -24,6 +24,9 @@ from benchmarks.train_torchrun import accumulate, batch
 ALONE = "ddp, as torchrun starts it"
 """How turns of a job of its own are called."""
 
+DDP, ONE_BATCH, PLAIN = "ddp", "ddp, one batch", "a plain loop"
+"""How the other turns are called; a plain loop is there for one rank."""
+
 
 def options() -> argparse.Namespace:
     """Read the command line."""
@@ -32,47 +35,66 @@ def options() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--micro-batch", type=int, required=True)
     parser.add_argument("--length", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=Path, required=True)
     return parser.parse_args()
+
+
+def device_of(chosen: argparse.Namespace) -> torch.device:
+    """Return where this worker computes: the first device that it sees."""
+    return torch.device("cpu") if chosen.device == "cpu" else torch.device(chosen.device, 0)
 
 
 class Stopwatch:
     """Writes wall and CPU time (all threads) of one turn at a time."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
+    def __init__(self, folder: Path, rank: int, where: torch.device | None = None) -> None:
+        """``where``: an accelerator, whose work is part of a turn; None: there is none."""
         self._file = (folder / f"rank{rank}.turns").open("w", buffering=1)
         self._began = (0.0, 0.0)
+        self._where = where if where is not None and where.type != "cpu" else None
 
     def begin(self) -> None:
         """Start a turn once all ranks are here."""
+        self._settle()
         dist.barrier()
         self._began = (time.perf_counter(), time.process_time())
 
     def end(self, *, turn: int, side: str) -> None:
         """Finish the turn and write it down."""
+        self._settle()
         wall_s = time.perf_counter() - self._began[0]
         cpu_s = time.process_time() - self._began[1]
         record = {"turn": turn, "side": side, "wall_s": wall_s, "cpu_s": cpu_s}
         self._file.write(json.dumps(record) + "\n")
 
+    def _settle(self) -> None:
+        if self._where is not None:
+            torch.accelerator.synchronize(self._where)
+
 
 @dataclass(slots=True, kw_only=True)
 class Baseline:
-    """DDP on this rank's share of the same slots."""
+    """DDP on this rank's share of the same slots, or a plain loop over it."""
 
-    model: DistributedDataParallel
+    model: nn.Module
+    where: torch.device
     optimizer: torch.optim.Optimizer
     data: Tokens
     slots: int
     micro_batch: int
 
     @classmethod
-    def build(cls, chosen: argparse.Namespace, data: Tokens) -> Baseline:
+    def build(cls, chosen: argparse.Namespace, data: Tokens, *, is_plain: bool = False) -> Baseline:
         """Build model and optimizer; every rank must call."""
         torch.manual_seed(1)
-        plain = build()
+        where = device_of(chosen)
+        plain = build().to(where)
         return cls(
-            model=DistributedDataParallel(plain, gradient_as_bucket_view=True),
+            model=plain
+            if is_plain
+            else DistributedDataParallel(plain, gradient_as_bucket_view=True),
+            where=where,
             optimizer=torch.optim.AdamW(plain.parameters(), lr=3e-4),
             data=data,
             slots=chosen.slots,
@@ -89,7 +111,7 @@ class Baseline:
             batches = [batch(self.data, first // share, whole)]
         else:
             batches = [batch(self.data, first + slot, self.micro_batch) for slot in range(share)]
-        accumulate(self.model, batches)
+        accumulate(self.model, [(x.to(self.where), y.to(self.where)) for x, y in batches])
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -101,7 +123,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     baseline = Baseline.build(chosen, Tokens(samples=4096, length=chosen.length))
-    watch = Stopwatch(chosen.folder, dist.get_rank())
+    watch = Stopwatch(chosen.folder, dist.get_rank(), baseline.where)
     for turn in range(chosen.rounds):
         watch.begin()
         baseline.step(turn, one_batch=False)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import pliant
 from benchmarks.model import Tokens, build, loss_of
-from benchmarks.steady_ddp import Baseline, Stopwatch
+from benchmarks.steady_ddp import DDP, ONE_BATCH, PLAIN, Baseline, Stopwatch
 from benchmarks.transports import TRANSPORTS, use
 
 
@@ -32,6 +32,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--length", type=int, required=True)
     parser.add_argument("--reduction", required=True)
     parser.add_argument("--transport", choices=TRANSPORTS, required=True)
+    parser.add_argument("--device", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     return parser.parse_args()
 
@@ -57,10 +58,13 @@ def main() -> None:
     meet = inspect.unwrap(dist.init_process_group)  # which a script of pliant is refused
     meet("gloo", init_method=meeting, rank=rank, world_size=chosen.size)
     data = Tokens(samples=4096, length=chosen.length)
-    baseline = Baseline.build(chosen, data)
+    sides = {side: Baseline.build(chosen, data) for side in (DDP, ONE_BATCH)}
+    if chosen.size == 1:
+        sides[PLAIN] = Baseline.build(chosen, data, is_plain=True)
+    where = sides[DDP].where
     pliant.seed(1)
-    model = build()
-    watch = Stopwatch(chosen.folder, rank)
+    model = build().to(where)
+    watch = Stopwatch(chosen.folder, rank, where)
     with pliant.Session(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4),
@@ -73,11 +77,11 @@ def main() -> None:
         watch.begin()
         for turn, step in enumerate(session.steps(chosen.rounds)):
             for x, y in step:
-                step.backward(loss_of(model, x, y))
+                step.backward(loss_of(model, x.to(where), y.to(where)))
             watch.end(turn=turn, side="pliant")
-            for side in ("ddp", "ddp, one batch"):
+            for side, baseline in sides.items():
                 watch.begin()
-                baseline.step(turn, one_batch=side != "ddp")
+                baseline.step(turn, one_batch=side == ONE_BATCH)
                 watch.end(turn=turn, side=side)
             watch.begin()
 

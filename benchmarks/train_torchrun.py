@@ -8,7 +8,7 @@ newest one whenever torchrun (re)starts it.  Run by ``benchmarks.resize`` and
 from __future__ import annotations
 
 import argparse
-import contextlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -33,13 +33,14 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def accumulate(
-    model: DistributedDataParallel, batches: list[tuple[torch.Tensor, torch.Tensor]]
-) -> None:
+def accumulate(model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Run backward on every micro-batch; only the last one communicates."""
     for index, (x, y) in enumerate(batches):
         last = index == len(batches) - 1
-        with contextlib.nullcontext() if last else model.no_sync():
+        quiet: AbstractContextManager[None] = nullcontext()
+        if not last and isinstance(model, DistributedDataParallel):
+            quiet = model.no_sync()
+        with quiet:
             loss = loss_of(model, x, y) / len(batches)
             loss.backward()  # type: ignore[no-untyped-call]
 

@@ -27,7 +27,7 @@ TRANSPORTS = (WINDOWS, SOCKETS, GLOO_WINDOWS, GLOO)
 
 def use(transport: str, folder: Path) -> None:
     """Have this worker's groups exchange so; gloo meets through a file in ``folder``."""
-    make: Callable[[], Transport] = SocketTransport
+    make: Callable[..., Transport] = SocketTransport
     if transport in (GLOO, GLOO_WINDOWS):
         make = partial(GlooTransport, FileStore(str(folder / "groups"), -1))
         cast("Any", formed).Reduction = GlooReduction
@@ -37,8 +37,8 @@ def use(transport: str, folder: Path) -> None:
 
 
 class _WithoutWindows(Transport):
-    def __init__(self, make: Callable[[], Transport]) -> None:
-        self._transport = make()
+    def __init__(self, make: Callable[..., Transport], *given: Any) -> None:
+        self._transport = make(*given)
 
     def connect(
         self, rendezvous: Rendezvous, *, lends: WindowSize | None, collective_s: float
