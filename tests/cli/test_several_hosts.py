@@ -27,9 +27,11 @@ from pliant.cli.several_hosts import (
     run_on_several,
     take_part,
 )
+from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.core.takeover import CoordinatorSign
 from pliant.machine.interfaces import place_of
+from pliant.run import host_devices
 from pliant.run.candidate import Candidate
 from pliant.run.register_location import write_sign
 
@@ -79,6 +81,19 @@ def test_replicas_of_a_host_are_reached_where_the_coordinator_is_found() -> None
 
     assert (here.address, here.agent.address) == ("127.0.0.1", "127.0.0.1")
     assert joining(settings(interface="lo"), {}).agent.address in ("127.0.0.1", "::1")
+
+
+def test_a_host_that_joins_has_its_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(Accelerator(name=f"cuda:GPU-{uuid}") for uuid in "ab")
+    monkeypatch.setattr(host_devices, "visible", lambda environ: gpus)
+
+    on_gpus = joining(settings(), {}).agent
+    on_cores = joining(settings(kind="cpu", devices_per_node=8), {}).agent
+
+    assert (on_gpus.devices, on_gpus.of_pool(1)) == (2, (None, "cuda:GPU-b"))
+    assert (on_cores.devices, on_cores.of_pool(7)) == (8, (None, "cpu"))
+    with pytest.raises(ConfigError, match="--devices-per-node 3: this host has 2 accelerators"):
+        joining(settings(devices_per_node=3), {})
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,10 @@ from pliant.core.checked import (
     of_training,
     without_noise,
 )
+from pliant.core.device_names import CPU, confinement
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ConfigError
 from pliant.core.text import counted
+from pliant.machine.accelerators import visible
 from pliant.machine.named_modules import require_engine
 from pliant.run.check import CheckStage, Played, play, play_alone
 
@@ -69,6 +71,8 @@ def check(
         raise ConfigError(f"--link {os.path.relpath(missing[0])} does not exist")
     ours = {item.variable for item in SETTINGS} | {"PLIANT_FROM_CHECKPOINT"}
     environ = {name: value for name, value in os.environ.items() if name not in ours}
+    if 0 < len(visible(environ)) < 2 * workers:  # on which two replicas have no room
+        environ |= {"PLIANT_KIND": CPU, **confinement([CPU], environ=environ).variables}
     with _workplace(keep=keep) as work:
         stage = CheckStage(
             words=_words(found.words, directory),

@@ -113,7 +113,9 @@ def _devices_nvml(nvml: Any) -> Iterator[tuple[Any, Accelerator]]:
 def _described_nvml(nvml: Any, device: Any) -> Accelerator:
     said = (nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetName(device))
     uuid, model = (one.decode() if isinstance(one, bytes) else one for one in said)
-    memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
+    memory_bytes = None
+    with suppress(nvml.NVMLError):  # where it is the host's, it has none of its own
+        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
     return Accelerator(name=f"cuda:{uuid}", uuid=uuid, model=model, memory_bytes=memory_bytes)
 
 
