@@ -79,7 +79,7 @@ frameworks: $(READY)
 chaos: FAULTS ?= 1020
 chaos: SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 test-device: $(READY)
-	$(PYTEST) $(WORKERS) tests/accelerator
+	SIM_SEEDS=20 $(PYTEST) $(WORKERS) tests/accelerator
 
 chaos: $(READY)
 	SEED=$(SEED) FAULTS=$(FAULTS) $(PYTEST) -m chaos -p no:randomly -s tests/chaos

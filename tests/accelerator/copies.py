@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import torch
 from tests.accelerator import checks, sim
 from tests.accelerator.behaviour import Gate
@@ -63,48 +64,108 @@ class Replica:
         self.nodes = batching.subtrees(SLOTS, owned[rank])
         self.reduction: Reduction | None = None
 
-    def train(self, group: Group, first: int, *, breaks: bool) -> None:
-        """Reduce some steps; ``breaks``: the second replica dies in the middle of the last."""
-        last = self.reduction = Reduction(group, self.layout, self.plan, previous=self.reduction)
-        flats = [[self._flat() for _ in self.nodes] for _ in range(NUM_BUCKETS)]
+    def train(self, group: Group, first: int, breaks: Callable[[int], None] | None) -> None:
+        """Reduce three steps; ``breaks``: called in the last one, first and in its middle."""
+        now = self.reduction = Reduction(group, self.layout, self.plan, previous=self.reduction)
+        flats = [[torch.empty(NUMEL, device="sim") for _ in self.nodes] for _ in range(NUM_BUCKETS)]
         for step in range(first, first + 3):
-            is_broken = breaks and step == first + 2
+            is_broken = breaks is not None and step == first + 2
             for bucket, partials in enumerate(flats):
+                if breaks is not None and is_broken and bucket in (0, NUM_BUCKETS - 1):
+                    breaks(bucket)
+                    if bucket:
+                        return
                 for node, flat in zip(self.nodes, partials, strict=True):
                     flat.fill_(float((node.hi - node.lo) * (step + 1) * (bucket + 1)))
-                if is_broken and bucket == NUM_BUCKETS - 1 and self.rank == 1:
-                    group.abandon("killed")
-                last.launch(bucket, partials)
-            try:
-                reduced = last.finish()
-            except GroupBroken:
-                assert is_broken
-                return
-            found = [each.cpu() for each in reduced]
-            for bucket, each in enumerate(found):
+                now.launch(bucket, partials)
+            reduced = now.finish()
+            for bucket, each in enumerate([each.cpu() for each in reduced]):
                 wanted = float(SLOTS * (step + 1) * (bucket + 1))
                 assert bool((each == wanted).all()), (step, bucket, wanted, each.min(), each.max())
 
-    @staticmethod
-    def _flat() -> torch.Tensor:
-        return torch.empty(NUMEL, device="sim")
+
+class LateCopies:
+    """Holds copies of a step back until the same ones of a later step have come."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+        self.is_holding = False
+        self.gates: list[tuple[torch.Stream, Gate]] = []
+        self._addresses: set[int] = set()
+        device: Any = here.device
+        fetch, put, join = device.fetch, device.put, device.join
+
+        def late_fetch(tensors: Any, into: Any, mark: Any) -> Any:
+            self._hold(device._stream_of(tensors[0].device), way == "fetch")
+            wait = fetch(tensors, into, mark)
+
+            def wait_and_let_go(check: Any) -> None:
+                wait(check)
+                self.let_go(way == "fetch")
+
+            return wait_and_let_go
+
+        def late_put(source: Any, into: Any) -> Any:
+            if self.is_holding:
+                self._addresses.add(into.data_ptr())
+            self._hold(device._stream_of(into.device), way == "put")
+            return put(source, into)
+
+        def join_and_let_go(mark: Any, used: Any) -> None:
+            join(mark, used)
+            if not self.is_holding and used.data_ptr() in self._addresses:  # used again
+                mark.synchronize()
+                self.let_go(way == "put")
+
+        monkeypatch.setattr(device, "fetch", late_fetch)
+        monkeypatch.setattr(device, "put", late_put)
+        monkeypatch.setattr(device, "join", join_and_let_go)
+
+    def _hold(self, stream: torch.Stream, is_meant: bool) -> None:
+        if self.is_holding and is_meant:
+            with stream:
+                self.gates.append((stream, Gate()))
+
+    def let_go(self, is_meant: bool = True) -> None:
+        while is_meant and not self.is_holding and self.gates:
+            stream, gate = self.gates.pop()
+            gate.open()
+            stream.synchronize()
 
 
 def check_what_an_abandoned_step_still_copies_is_in_no_later_one() -> None:
     choose_device()
-    for seed in seeds(3000):
-        replicas = [Replica(0), Replica(1)]
-        for generation in range(4):
-            members = over_sockets(2, 60.0)
-            groups = [Group(member, collective_s=60.0) for member in members]
-            running = [
-                Running(lambda r=r, g=g, n=generation: r.train(g, 3 * n, breaks=n < 3))  # type: ignore[misc]
-                for r, g in zip(replicas, groups, strict=True)
-            ]
-            for each in running:
-                assert each.result(60.0) is None, seed
+    for way in (way for _ in seeds(1000) for way in ("fetch", "put")):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            late, replicas = LateCopies(monkeypatch, way), [Replica(0), Replica(1)]
+            for generation in range(3):
+                train_a_generation(replicas, generation, late, breaks=generation < 2)
+            late.let_go()
+
+
+def train_a_generation(
+    replicas: list[Replica], generation: int, late: LateCopies, *, breaks: bool
+) -> None:
+    groups = [Group(member, collective_s=60.0) for member in over_sockets(2, 60.0)]
+    both = threading.Barrier(2)
+    late.is_holding = False
+
+    def end(bucket: int) -> None:
+        both.wait(BOUND_S)
+        late.is_holding = True
+        if bucket:  # in the middle of the step
+            wait_until(lambda: bool(late.gates))
             for group in groups:
-                group.abandon("over")
+                group.abandon("killed")
+        both.wait(BOUND_S)
+
+    running = [
+        Running(lambda r=r, g=g: r.train(g, 3 * generation, end if breaks else None))  # type: ignore[misc]
+        for r, g in zip(replicas, groups, strict=True)
+    ]
+    for each in running:
+        assert each.result(60.0) is None
+    for group in groups:
+        group.abandon("over")
 
 
 def check_a_thread_that_waits_for_a_device_that_hangs_leaves_with_its_group() -> None:

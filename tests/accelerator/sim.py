@@ -7,6 +7,8 @@ and its streams are as late as they want to be: a missing wait gives other numbe
     SIM_DEVICES=2   SIM_MEM_MB=4096   SIM_ASYNC=0   SIM_DELAY_US=300   SIM_SEED=0
     SIM_MODEL=Sim   how it is called; {pid} stands for the process
 
+Tests play delays of SIM_SEEDS seeds, where that is set.
+
 Not covered: fused LSTM and GRU cells, fft (both are refused), sparse tensors, torch.compile, fork
 after the first use of an asynchronous stream.  Attention is mathematics only: the CPU has its bits
 under ``sdpa_kernel(SDPBackend.MATH)``.

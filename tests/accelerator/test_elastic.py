@@ -6,6 +6,7 @@ otherwise than the CPU.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -98,3 +99,39 @@ def test_a_device_of_another_model_joins_in_fast_mode_only(
     assert (reasons == []) == (reduction == "fast")
     for reason in reasons:
         assert re.match(r"its device is Sim of process \d+, the run has Sim of process \d+", reason)
+
+
+SEEDS = int(os.environ.get("SIM_SEEDS", "3"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_delays_leave_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica has delays of its own; one after the other drains or is killed in a step."""
+    monkeypatch.setenv("SIM_ASYNC", "1")
+    monkeypatch.setenv("SIM_DELAY_US", "1500")
+
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        for number in range(1, SEEDS + 1):
+            if number % 3:
+                kill(job, f"r{number}")
+            else:
+                drain(job, f"r{number}")
+                wait_for_members(job, f"r{number + 1}")
+                scale(job, 2)
+            wait_for_members(job, f"r{number + 1}", f"r{number + 2}")
+
+    outcome = run_until_over(
+        tmp_path,
+        "gpt",
+        play,
+        replicas=2,
+        restarts=SEEDS,
+        options={"randomness": False},
+        arguments=("--device", "sim"),
+    )
+
+    with sdpa_kernel(SDPBackend.MATH):
+        alone = models.train(models.build("gpt", randomness=False), outcome.steps)
+    outcome.check(alone)

@@ -42,7 +42,7 @@ def main() -> None:
     case = build(options, me)
     if options.seed_by_rank:
         reset(case.model)
-    prepare(options, case)
+    prepare(options, case, me)
     elastic.LEFT_EARLY_S = 1.0
     shared_memory.SMALL_BYTES = options.windows_above
 
@@ -102,11 +102,12 @@ def main() -> None:
     append(options.digest_file, line)
 
 
-def prepare(options: argparse.Namespace, case: models.Case) -> None:
+def prepare(options: argparse.Namespace, case: models.Case, me: str) -> None:
     """Put the model, and new tensors, where they are to be; break what is to be broken."""
     if options.device != "cpu":
         from tests.accelerator import sim
 
+        os.environ["SIM_SEED"] = "".join(filter(str.isdigit, me))  # other delays in each replica
         sim.install()
         sim.move(case, options.device)
     if options.by_library:

@@ -214,16 +214,12 @@ class Reduction:
         """Give the buffers to a later generation's reduction: which set was last, and all of them.
 
         New memory would cost a page fault per 4 KB in the first step.  The set of the last step
-        comes second, for its result may still be wanted.  What a broken step has in pinned memory
-        stays behind: an accelerator may still read it, and is not waited for.
+        comes second, for its result may still be wanted.
         """
-        last, sets, scratch = self._turn, self._sets, self._scratch
-        self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], Scratch()
         if not self._finished:  # that step was broken off: nothing may write into these late
             self.group.abandon("its last step was broken off")
-            for bucket in self.layout.buckets:
-                if not bucket.is_in_host_memory:
-                    sets[last][bucket.index] = None
+        last, sets, scratch = self._turn, self._sets, self._scratch
+        self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], Scratch()
         return last, sets, scratch
 
 
