@@ -48,6 +48,49 @@ def test_it_says_sets_and_refuses_what_its_device_needs() -> None:
     assert checks.failed_in(IDENTITY, is_async=True) == {}
 
 
+OTHER_BITS = """
+from tests.accelerator import sim
+sim.install()
+import torch, pliant
+device = torch.device("sim")
+model = torch.nn.Linear(4, 3).to(device)
+with pliant.Session(
+    model=model,
+    optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    dataset=torch.ones(8, 4),
+    global_batch_size=4,
+    micro_batch_size=2,
+) as session:
+    for step in session.steps(1):
+        for points in step:
+            scores = model(points.to(device))
+            first = torch.tensor([0], device=device)
+            step.backward(scores.put(first, scores.new_zeros(1)).sum())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [[], ["-m", "pliant", "run", "--max", "1"]], ids=["", "run"])
+def test_an_operation_without_equal_bits_ends_the_run_in_a_sentence(
+    command: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(OTHER_BITS)
+
+    ended = subprocess.run(
+        [sys.executable, *command, "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(checks.ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 2, ended.stderr
+    assert "put_ gives other bits from one time to the next on this device" in ended.stderr
+    assert "train.py, line 18" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def differences(*, every: int, is_async: bool = False, seed: int = 0) -> dict[str, str]:
     """Train features on both; return in what those differ that do."""
     ended = subprocess.run(

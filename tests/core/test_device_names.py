@@ -89,6 +89,14 @@ def test_cores_are_counted_unless_the_user_has_said_how_many_threads() -> None:
     assert "CUDA_DEVICE_ORDER" not in both.variables
 
 
+def test_a_worker_with_cuda_has_a_workspace_that_gives_equal_bits() -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+
+    assert confinement(["cuda:0"], environ={}).variables[name] == ":4096:8"
+    assert name not in confinement(["cuda:0"], environ={name: ":16:8"}).variables
+    assert name not in confinement(["cpu:0-1"], environ={}).variables
+
+
 def test_numbers_and_kinds_that_are_not_known_confine_nothing() -> None:
     assert confinement(["", ""], environ={}).variables == {}
     assert confinement(["tpu:a"], environ={}).variables == {"PLIANT_DEVICE_NAMES": "tpu:a"}

@@ -139,6 +139,8 @@ def confinement(
     numbers = [name for name in named if _CUDA_NUMBER.fullmatch(name)]
     if numbers and (VISIBLE["cuda"][0] not in environ or hidden_one(numbers, environ)):
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; else fastest first
+    if "cuda" in kinds:
+        variables |= {name: value for name, value in WORKSPACE.items() if name not in environ}
     cores = cores_of(mine)
     if cores:
         variables |= {name: str(len(cores)) for name in THREADS if name not in environ}

@@ -33,7 +33,6 @@ from pliant.core.device_names import (
     CPU,
     DEVICE_NAMES,
     INTERFACE,
-    WORKSPACE,
     confinement,
     kind_of,
 )
@@ -486,8 +485,6 @@ def _stage(
         os.environ.setdefault(INTERFACE, f"={interface_of(assignment.address)}")
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
-    for name, value in WORKSPACE.items():
-        os.environ.setdefault(name, value)
     environment_reads.watch(os.environ)
     os.chdir(assignment.work.cwd)
     numpy: Any = sys.modules.get("numpy")

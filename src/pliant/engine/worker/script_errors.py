@@ -53,6 +53,8 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
         return TORCHRUN.sentence(
             f"the script asks for {variable}, which torchrun sets and pliant does not"
         )
+    if (sentence := nondeterministic(error)) is not None:
+        return sentence
     if _wants_accelerator(error, said):
         first_line = said.strip().partition("\n")[0]
         return (
@@ -60,7 +62,7 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
             f"device = pliant.device(), and .to(device) in place of .cuda(); torch says: "
             f"{first_line}"
         )
-    return nondeterministic(error) or _known(error, said)
+    return _known(error, said)
 
 
 def nondeterministic(error: BaseException) -> str | None:
