@@ -38,6 +38,7 @@ EXCEPTIONS = {
     ("data/loading.py", "numpy"): "samples between a loader process and its worker: on the host",
     ("data/loading.py", "from_numpy"): "the same",
     ("state/tagged_codec.py", "frombuffer"): "of numpy: arrays of the script",
+    ("comm/nccl.py", "cuda"): "of a vendor's library",
     ("comm/connection.py", "memoryview"): "bytes of frames and notes, which are no tensors",
     ("comm/handshake.py", "memoryview"): "bytes of a handshake",
 }
