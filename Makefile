@@ -12,7 +12,7 @@ WORKERS := -n 3 --dist worksteal
 QUICK := $(WORKERS) -m "not slow and not soak and not frameworks"
 DEFAULT := $(WORKERS) -m "not soak and not frameworks"
 
-.PHONY: demo test quick docs verify durations test-with test-device lint soak chaos frameworks clean
+.PHONY: demo test quick docs verify durations test-with test-device test-gpu lint soak chaos frameworks clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make docs    write the documentation as a site: build/docs/index.html"
 	@echo "make test-with   what make verify runs, with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
 	@echo "make test-device all of it on a test accelerator, which g++ builds: a device that is not the CPU"
+	@echo "make test-gpu what needs a GPU, by PYTHON=python3 as it is; STAGES=\"facts elastic\" only those"
 	@echo "make soak    long runs, and other examples for the property tests"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make chaos   a thousand faults on four hosts in one run, 90 minutes at most; needs root; FAULTS=n as many, SEED=n repeats one"
@@ -80,6 +81,10 @@ chaos: FAULTS ?= 1020
 chaos: SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 test-device: $(READY)
 	SIM_SEEDS=20 $(PYTEST) $(WORKERS) tests/accelerator
+
+# By the machine's own Python and torch: nothing is set up, nothing is fetched.
+test-gpu:
+	PYTHONPATH=src PYTORCH_NVML_BASED_CUDA_CHECK=1 $(PYTHON) -m tests.gpu $(STAGES)
 
 chaos: $(READY)
 	SEED=$(SEED) FAULTS=$(FAULTS) $(PYTEST) -m chaos -p no:randomly -s tests/chaos

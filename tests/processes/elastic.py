@@ -83,6 +83,7 @@ def run(
     workers: int = 1,
     least: int = 1,
     balance: str = "even",
+    exchange: str = "auto",
     limits: dict[str, float] | None = None,
     policy: dict[str, float] | None = None,
     **sizes: int,
@@ -107,6 +108,7 @@ def run(
         workers=workers,
         least=least,
         balance=balance,
+        exchange=exchange,
         limits=limits,
         policy=policy,
     ) as job:

@@ -19,9 +19,13 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
-from pliant.core.values import FromCheckpoint
+from pliant.core.values import Exchange, FromCheckpoint
+from pliant.run import host_devices
 from pliant.run.job_config import JobConfig
 from pliant.run.local import run_job
+
+SHARED = "PLIANT_TEST_SHARED_DEVICE"
+"""In the environment: workers are as many as cores, and each sees every device."""
 
 COLD_SERVER = Path(__file__).with_name("cold_server.py")
 
@@ -33,6 +37,8 @@ STARTS: dict[str, StartServer] = {
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
+    if os.environ.get(SHARED):
+        vars(host_devices)["visible"] = lambda environ: ()
     config = JobConfig(
         name=given["name"],
         argv=tuple(given["argv"]),
@@ -54,6 +60,7 @@ if __name__ == "__main__":
         ),
         verify_every=given["verify_every"],
         balance=Balance(given["balance"]),
+        exchange=Exchange(given["exchange"]),
         workers_per_replica=given["workers"],
     )
     try:

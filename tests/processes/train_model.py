@@ -107,8 +107,10 @@ def prepare(options: argparse.Namespace, case: models.Case, me: str) -> None:
     if options.device != "cpu":
         from tests.accelerator import sim
 
-        os.environ["SIM_SEED"] = "".join(filter(str.isdigit, me))  # other delays in each replica
-        sim.install()
+        if options.device == "sim":
+            # Other delays in each replica.
+            os.environ["SIM_SEED"] = "".join(filter(str.isdigit, me))
+            sim.install()
         sim.move(case, options.device)
     if options.by_library:
         from tests.accelerator.stand_in import StandIn
@@ -169,13 +171,19 @@ def fail_device(options: argparse.Namespace, me: str, committed: int) -> None:
     if who not in (me, "all") or committed != int(step):
         return
     options.device_fault = ("", 0, "")
-    accelerator: Any = sys.modules["tests.accelerator.sim"].install()
     if how == "memory":
         torch.empty(1 << 40, device=options.device)
+    if options.device == "sim":
+        accelerator: Any = sys.modules["tests.accelerator.sim"].install()
+        if how == "hang":
+            accelerator.launch(0, [], lambda _: threading.Event().wait())
+        else:
+            accelerator.fail(0, how)
     elif how == "hang":
-        accelerator.launch(0, [], lambda _: threading.Event().wait())
-    else:
-        accelerator.fail(0, how)
+        torch.cuda._sleep(1 << 40)  # type: ignore[no-untyped-call]
+    else:  # the kernel asserts that an index is one
+        rows = torch.zeros(4, device=options.device)
+        rows[torch.tensor([9], device=options.device)].sum().item()
 
 
 def parse() -> argparse.Namespace:
