@@ -17,7 +17,6 @@ from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.read import open_checkpoint
 from pliant.checkpoint.export import export
 from pliant.checkpoint.failures import DamagedError
-from pliant.checkpoint.storage_speed import measure_storage
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.core.errors import ConfigError
 
@@ -179,15 +178,3 @@ def test_without_the_library_one_sentence_says_what_to_install(
 
     with pytest.raises(ConfigError, match=re.escape("pip install 'pliant[export]'")):
         export(open_checkpoint(root, save(root).name), tmp_path / "x")
-
-
-def test_a_bench_measures_and_leaves_nothing(root: LocalStorage, tmp_path: Path) -> None:
-    found = measure_storage(str(tmp_path), num_writers=2, num_bytes=3_000_000, num_rounds=2)
-
-    assert (found.num_bytes, len(found.save_s), len(found.restore_s)) == (3_000_000, 2, 2)
-    assert set(found.summary()) == {
-        "save_s", "save_mb_per_s", "restore_s", "restore_mb_per_s"
-    }  # fmt: skip
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="writers=0 must be at least 1"):
-        measure_storage(str(tmp_path), num_writers=0)

@@ -151,14 +151,6 @@ def test_diff_exits_with_1_if_they_differ(capsys: pytest.CaptureFixture[str]) ->
     assert values(capsys, "diff", one, other)["same"] is False
 
 
-def test_bench_says_how_fast_a_place_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = values(capsys, "bench", str(tmp_path), "--mb", "2", "--rounds", "1", "--writers", "2")
-
-    assert found["num_bytes"] == 2_000_000
-    assert found["median"]["save_mb_per_s"] > 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_needs_trust_is_refused_until_it_is_given(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -183,7 +175,6 @@ def test_what_needs_trust_is_refused_until_it_is_given(
         (["prune", "checkpoints", "--keep", "0"], "keep=0 must be at least 1"),
         (["prune", "checkpoints", "--milestones", "x"], "--milestones 'x' is neither N nor N,N"),
         (["prune", "checkpoints", "--milestones", "0"], "--milestones '0': steps begin at 1"),
-        (["bench", "checkpoints", "--writers", "0"], "writers=0 must be at least 1"),
         (
             ["export", "checkpoints", "x", "--under", "y"],
             "holds no tensors under 'y'; it has model",

@@ -262,42 +262,6 @@ def diff(
     return EXIT_FAILED if found.differences else EXIT_OK
 
 
-@app.command("bench")
-@_with_engine
-def bench(
-    place: Root,
-    writers: Annotated[int, option("--writers N", "Members that write at once.")] = 1,
-    megabytes: Annotated[int, option("--mb N", "Size of the state, in MB.")] = 256,
-    rounds: Annotated[int, option("--rounds N", "Saves to time.")] = 3,
-    option: Option = None,
-    as_json: Json = False,
-) -> int:
-    """Measure a place before you rely on it.
-
-    Saves, restores and removes a state of random numbers.
-    """
-    from pliant.checkpoint.storage_speed import measure_storage
-
-    found = measure_storage(
-        place,
-        _options(option),
-        num_writers=writers,
-        num_bytes=megabytes * 1_000_000,
-        num_rounds=rounds,
-    )
-    summary = found.summary()
-    if as_json:
-        return print_json({**asdict(found), "median": summary})
-    say(
-        f"{place}: {_size(found.num_bytes)}, {counted(writers, 'writer')}, median of"
-        f" {counted(rounds, 'round')}"
-    )
-    for what in ("save", "restore"):
-        say(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")
-    say("  what was just written may be restored from this machine's memory")
-    return EXIT_OK
-
-
 def _options(given: list[str] | None) -> StorageOptions:
     from pliant.checkpoint.store.base import StorageOptions
 
