@@ -19,7 +19,6 @@ from tests.observe.test_run_index import gone
 from tests.observe.test_runs import begun
 
 from pliant.cli import help
-from pliant.cli.help import MARK, SHELLS, CompletionPlaces
 from pliant.cli.main import code_of
 from pliant.machine.registry import StateDirectory
 
@@ -36,82 +35,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_it_is_installed_once_told_and_undone(home: Path, capsys: Captured, shell: str) -> None:
-    places = CompletionPlaces.of(shell, os.environ)
-    before = "export A=1  # no newline at the end"
-    if places.startup is not None:
-        places.startup.write_text(before)
-        places.startup.chmod(0o640)
-
-    assert code_of(["completion", "install", shell]) == 0
-    said = capsys.readouterr().out
-    assert code_of(["completion", "install", shell]) == 0
-
-    assert str(places.script) in said
-    assert f"to undo it: pliant completion uninstall {shell}" in said
-    assert "_PLIANT_COMPLETE" in places.script.read_text()
-    if places.startup is not None:
-        lines = places.startup.read_text().splitlines()
-        assert (lines[0], len(lines), lines[1].endswith(MARK)) == (before, 2, True)
-        assert str(places.startup) in said
-
-    assert code_of(["completion", "uninstall", shell]) == 0
-    assert not places.script.exists()
-    if places.startup is not None:
-        assert places.startup.read_text() == before + "\n"
-        assert places.startup.stat().st_mode & 0o777 == 0o640
-    capsys.readouterr()
-    assert code_of(["completion", "uninstall", shell]) == 0
-    assert capsys.readouterr().out == f"nothing of it is installed for {shell}\n"
-
-
 def test_the_shell_is_that_of_the_user_or_named(
-    home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert code_of(["completion", "install"]) == 2
+    monkeypatch.delenv("SHELL", raising=False)
+    assert code_of(["completion", "show"]) == 2
     assert "$SHELL does not say which it is; name one of them" in capsys.readouterr().err
     monkeypatch.setenv("SHELL", "/bin/tcsh")
-    assert code_of(["completion", "install"]) == 2
+    assert code_of(["completion", "show"]) == 2
     assert "for bash, zsh, fish, and 'tcsh' is none of them" in capsys.readouterr().err
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert code_of(["completion", "install"]) == 0
-    assert (home / ".config/fish/completions/pliant.fish").exists()
-
-
-def test_a_start_up_file_that_cannot_be_written_is_one_sentence(
-    home: Path, capsys: Captured
-) -> None:
-    (home / ".bashrc").mkdir()
-
-    assert code_of(["completion", "install", "bash"]) == 2
-
-    assert f"{home / '.bashrc'} cannot be written: Is a directory" in capsys.readouterr().err
-
-
-def test_a_line_is_taken_out_of_the_file_that_a_link_leads_to(home: Path) -> None:
-    (home / "dotfiles").mkdir()
-    (home / "dotfiles" / "bashrc").write_text("a\n")
-    (home / ".bashrc").symlink_to("dotfiles/bashrc")
-
-    assert code_of(["completion", "install", "bash"]) == 0
-    assert MARK in (home / "dotfiles" / "bashrc").read_text()
-    assert code_of(["completion", "uninstall", "bash"]) == 0
-
-    assert (home / ".bashrc").is_symlink()
-    assert (home / "dotfiles" / "bashrc").read_text() == "a\n"
-
-
-def test_every_other_byte_of_a_start_up_file_stays(home: Path) -> None:
-    before = b"alias a=b\r\nexport B='\xff\xc3\xa9'\rexport C=1\n\r\n"
-    (home / ".bashrc").write_bytes(before)
-
-    assert code_of(["completion", "install", "bash"]) == 0
-    line = os.fsencode(CompletionPlaces.of("bash", os.environ).line)
-    assert (home / ".bashrc").read_bytes() == before + line + b"\n"
-    assert code_of(["completion", "uninstall", "bash"]) == 0
-
-    assert (home / ".bashrc").read_bytes() == before
+    assert code_of(["completion", "show"]) == 0
+    assert "complete --command pliant" in capsys.readouterr().out
 
 
 def test_names_of_jobs_and_replicas_are_completed(
@@ -181,8 +116,11 @@ def test_bash_completes_commands_options_and_jobs(user: Path, capsys: Captured) 
 
 @needs("fish")
 @pytest.mark.timeout(180)
-def test_fish_completes_commands_options_jobs_and_files(user: Path) -> None:
-    assert code_of(["completion", "install", "fish"]) == 0
+def test_fish_completes_commands_options_jobs_and_files(user: Path, capsys: Captured) -> None:
+    script = user / ".config/fish/completions/pliant.fish"
+    script.parent.mkdir(parents=True)
+    assert code_of(["completion", "show", "fish"]) == 0
+    script.write_text(capsys.readouterr().out)
 
     for typed, completed in TYPED.items():
         done = subprocess.run(
@@ -199,8 +137,12 @@ def test_fish_completes_commands_options_jobs_and_files(user: Path) -> None:
 
 @needs("zsh")
 @pytest.mark.timeout(240)
-def test_zsh_completes_commands_options_jobs_and_files_on_a_terminal(user: Path) -> None:
-    assert code_of(["completion", "install", "zsh"]) == 0
+def test_zsh_completes_commands_options_jobs_and_files_on_a_terminal(
+    user: Path, capsys: Captured
+) -> None:
+    assert code_of(["completion", "show", "zsh"]) == 0
+    (user / "script").write_text(capsys.readouterr().out)
+    (user / ".zshrc").write_text("autoload -Uz compinit && compinit\n. ~/script\n")
     environ = {**os.environ, "TERM": "vt100"}
     pid, terminal = pty.fork()
     if pid == 0:

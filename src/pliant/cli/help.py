@@ -2,11 +2,7 @@
 
 Owns that a list of commands says the whole of each sentence, however narrow the terminal is, and
 nothing of a program's types; where the documentation lies (beside the package in a wheel, in
-``docs`` of a checkout); where names to complete are found; and where each shell looks for that, and
-that it can be undone.  The scripts for shells are Typer's.
-
-    bash, zsh   <data>/pliant/completion.SHELL, and a line in ~/.bashrc or ~/.zshrc that reads it
-    fish        ~/.config/fish/completions/pliant.fish, where fish looks by itself
+``docs`` of a checkout); and where names to complete are found.  The scripts for shells are Typer's.
 """
 
 from __future__ import annotations
@@ -14,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +23,6 @@ from pliant.cli.terminal import say
 from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.core.text import order_of, replica_of
 from pliant.machine import run_files
-from pliant.machine.files import make_private_directory, replace_file
 from pliant.machine.registry import StateDirectory
 from pliant.observe.runs import find_run, known_runs
 
@@ -130,9 +123,6 @@ PROGRAM = "pliant"
 VARIABLE = "_PLIANT_COMPLETE"
 """By which a shell asks the program itself; what Typer makes of the name."""
 
-MARK = "# pliant completion"
-"""Ends the line in a start-up file; by it the line is found again."""
-
 SHELLS = ("bash", "zsh", "fish")
 
 Shell = Annotated[str | None, argument("SHELL", "bash, zsh or fish.  [default: that of $SHELL]")]
@@ -146,69 +136,13 @@ app = typer.Typer(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionPlaces:
-    """Where the completion of one shell lies."""
-
-    script: Path
-    startup: Path | None = None
-    """The file that gets a line; None: the shell looks by itself."""
-
-    @classmethod
-    def of(cls, shell: str, environ: Mapping[str, str]) -> CompletionPlaces:
-        """Return those of a shell, for this user."""
-        home = Path(environ.get("HOME") or Path.home())
-        if shell == "fish":
-            config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-            return cls(script=config / "fish" / "completions" / f"{PROGRAM}.fish")
-        data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-        startup = home / ".bashrc"
-        if shell == "zsh":
-            startup = Path(environ.get("ZDOTDIR") or home) / ".zshrc"
-        return cls(script=data / PROGRAM / f"completion.{shell}", startup=startup)
-
-    @property
-    def line(self) -> str:
-        """Return what the start-up file gets; a script that is gone is no mistake there."""
-        path = shlex.quote(str(self.script))
-        load = f"[ -r {path} ] && . {path}"
-        if self.script.suffix == ".zsh":  # compdef must be there
-            load = f"(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}; {load}"
-        return f"{load}  {MARK}"
-
-
-@app.command("install")
-def install(shell: Shell = None) -> int:
-    """Install it for your shell; says what it did, and how to undo it."""
-    shell = _shell(shell)
-    places = CompletionPlaces.of(shell, os.environ)
-    with _one_sentence():
-        make_private_directory(places.script.parent)
-        replace_file(places.script, script_of(shell).encode())
-        done = f"wrote {places.script}"
-        if places.startup is not None and _add_line(places.startup, places.line):
-            done += f", and added a line to {places.startup} that reads it"
-    say(f"{done}; it works in every {shell} that is started from now on")
-    return say(f"to undo it: {PROGRAM} completion uninstall {shell}")
-
-
-@app.command("uninstall")
-def uninstall(shell: Shell = None) -> int:
-    """Undo what install did."""
-    shell = _shell(shell)
-    places, done = CompletionPlaces.of(shell, os.environ), []
-    with _one_sentence():
-        if places.script.exists():
-            places.script.unlink()
-            done.append(f"removed {places.script}")
-        if places.startup is not None and _remove_line(places.startup):
-            done.append(f"removed the line from {places.startup}")
-    return say(", and ".join(done) or f"nothing of it is installed for {shell}")
-
-
 @app.command("show")
 def show(shell: Shell = None) -> int:
-    """Print the script, to put it somewhere yourself."""
+    """Print the script that a shell has to read.
+
+    Write it to a file.  bash and zsh: end ~/.bashrc or ~/.zshrc (after compinit) with a line that
+    sources the file.  fish: ~/.config/fish/completions/pliant.fish is read without a line.
+    """
     print(script_of(_shell(shell)))
     return EXIT_OK
 
@@ -229,44 +163,3 @@ def _shell(asked: str | None) -> str:
         which = f"{shell!r} is none of them" if shell else "$SHELL does not say which it is"
         raise ConfigError(f"completion is for {', '.join(SHELLS)}, and {which}; name one of them")
     return shell
-
-
-def _add_line(startup: Path, line: str) -> bool:
-    """Put our line at the end of a start-up file, once; return whether it was not there."""
-    ours = os.fsencode(line)
-    if startup.exists() and ours in _lines(startup.read_bytes()):
-        return False
-    _remove_line(startup)  # of another place
-    data = startup.read_bytes() if startup.exists() else b""
-    start = b"\n" if data and not data.endswith(b"\n") else b""
-    with startup.open("ab") as file:
-        file.write(start + ours + b"\n")
-    return True
-
-
-def _remove_line(startup: Path) -> bool:
-    """Take our line out of a start-up file, wherever a link leads; return whether it was there."""
-    if not startup.exists():
-        return False
-    lines = _lines(startup.read_bytes())
-    kept = [line for line in lines if not line.endswith(MARK.encode())]
-    if len(kept) == len(lines):
-        return False
-    found = startup.resolve()
-    mode = found.stat().st_mode & 0o777
-    replace_file(found, b"\n".join(kept), mode=mode)
-    found.chmod(mode)
-    return True
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Return the lines of a start-up file; its other bytes are nobody's to change."""
-    return data.split(b"\n")
-
-
-@contextlib.contextmanager
-def _one_sentence() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None
