@@ -109,14 +109,15 @@ def test_a_tool_that_hangs_is_left(
 
 
 def test_the_kernel_tells_of_gpus_where_nothing_else_does(tmp_path: Path) -> None:
-    for at, uuid in (("0000:1a", "GPU-3f"), ("0000:88", "GPU-????")):
+    for at, uuid in (("0000:1a", "GPU-3f"), ("0000:88", "GPU-????"), ("0000:9f", "GPU-????")):
         place = tmp_path / "NVIDIA_FILES" / at
         place.mkdir(parents=True)
         (place / "information").write_text(
             f"Model: \t\t NVIDIA A10\nIRQ:   17\nGPU UUID: \t {uuid}\n"
         )
 
-    assert _names({}) == ["cuda:GPU-3f", "cuda:1"]
+    assert _names({}) == ["cuda:GPU-3f", "cuda:1", "cuda:2"]
+    assert _names({"CUDA_VISIBLE_DEVICES": "2,1"}) == ["cuda:2", "cuda:1"]
     assert visible({})[1].model == "NVIDIA A10"
 
 
@@ -124,12 +125,12 @@ def test_the_kernel_tells_of_amds(tmp_path: Path) -> None:
     for at, simds in (("0", 0), ("2", 304), ("10", 304)):
         place = tmp_path / "AMD_NODES" / at
         place.mkdir(parents=True)
-        text = f"simd_count {simds}\ngfx_target_version 90402\nunique_id {at}\nlocal_mem_size 8\n"
+        text = f"simd_count {simds}\ngfx_target_version 90402\nunique_id {at}\n"
         (place / "properties").write_text(text)
     (tmp_path / "AMD_NODES" / "3").mkdir()
 
     assert _names({}) == ["rocm:0", "rocm:1"]
-    assert (visible({})[0].model, visible({})[0].memory_bytes) == ("gfx942", 8)
+    assert visible({})[0].model == "gfx version 90402"
     assert _names({"HIP_VISIBLE_DEVICES": "1"}) == ["rocm:1"]
     assert _names({"ROCR_VISIBLE_DEVICES": "1"}) == ["rocm:0"], "HIP counts what that lets through"
     assert _names({"ROCR_VISIBLE_DEVICES": "GPU-000000000000000a"}) == ["rocm:0"]

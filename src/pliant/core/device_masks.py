@@ -12,10 +12,11 @@ it is written there, so that it can be passed on; nothing is numbered anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 _INDEX = re.compile(r"\+?(\d{1,9})")
+_UUIDS = ("MIG-", "GPU-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,15 @@ def unmasked(mask: str | None, found: Sequence[Accelerator]) -> tuple[Accelerato
     """
     if mask is None:
         return tuple(part for one in found for part in one.parts or (one,))
-    seen = tuple(_entries(mask, found))
-    return seen if len({replace(one, name="") for one in seen}) == len(seen) else ()
+    seen: dict[Accelerator, str] = {}
+    for entry in (entries := entries_of(mask)):
+        mine = _called(entry, found)
+        if len(mine) != 1 or _style_of(entry) != _style_of(entries[0]):
+            break
+        if mine[0] in seen:
+            return ()
+        seen[mine[0]] = f"{mine[0].name.partition(':')[0]}:{entry}"
+    return tuple(replace(one, name=name) for one, name in seen.items())
 
 
 def entries_of(mask: str) -> tuple[str, ...]:
@@ -48,26 +56,17 @@ def entries_of(mask: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in mask.split(","))
 
 
-def _entries(mask: str, found: Sequence[Accelerator]) -> Iterator[Accelerator]:
-    entries = entries_of(mask)
-    style = next((kind for kind in ("MIG-", "GPU-") if entries[0].startswith(kind)), "")
-    for entry in entries:
-        one = _called(entry, found) if style else _numbered(entry, found)
-        if one is None or not entry.startswith(style):
-            return
-        yield replace(one, name=f"{one.name.partition(':')[0]}:{entry}")
+def _style_of(entry: str) -> str:
+    return entry[:4] if entry.startswith(_UUIDS) else ""
 
 
-def _numbered(entry: str, found: Sequence[Accelerator]) -> Accelerator | None:
-    number = int(digits[1]) if (digits := _INDEX.match(entry)) else len(found)
-    return found[number] if number < len(found) else None
-
-
-def _called(entry: str, found: Sequence[Accelerator]) -> Accelerator | None:
-    """Return the one device whose UUID an entry is, or the beginning of it."""
-    whole, *inside = entry.removeprefix("MIG-").split("/")  # MIG-GPU-.../1/0, as it was once
-    if inside:
-        return next((replace(one, uuid=entry) for one in found if one.uuid == whole), None)
-    every = [each for one in found for each in (one, *one.parts)]
-    called = [one for one in every if one.uuid.startswith(entry)]
-    return called[0] if len(called) == 1 else None
+def _called(entry: str, found: Sequence[Accelerator]) -> Sequence[Accelerator]:
+    """Return those that an entry may mean, by their place or by the beginning of their UUID."""
+    if not entry.startswith(_UUIDS):
+        place = int(digits[1]) if (digits := _INDEX.match(entry)) else len(found)
+        return found[place : place + 1]
+    if "/" in entry:  # MIG-GPU-.../1/0, as it was once
+        whole = entry.removeprefix("MIG-").partition("/")[0]
+        return [replace(one, uuid=entry) for one in found if one.uuid == whole]
+    every = (each for one in found for each in (one, *one.parts))
+    return [one for one in every if one.uuid.startswith(entry)]

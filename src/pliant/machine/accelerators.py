@@ -30,6 +30,7 @@ and a tool takes seconds where no process keeps the driver loaded."""
 NVIDIA_FILES = Path("/proc/driver/nvidia/gpus")
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
+_GONE = "it does not answer: it has fallen off the bus, or may not be used"
 _TOO_HOT = 0x40
 """nvmlClocksThrottleReasonHwThermalSlowdown"""
 
@@ -52,12 +53,8 @@ def ailments(names: Iterable[str]) -> dict[str, str]:
     Empty where nothing can be asked, as without a vendor's package.
     """
     asked = tuple(names)
-    found: dict[str, str] = {}
-    for kind, ask in (("cuda", _ailments_nvml), ("rocm", _ailments_amdsmi)):
-        there = [name.partition(":")[2] for name in asked if name.startswith(f"{kind}:")]
-        said = _answer(partial(ask, there)) if there else None
-        found |= {f"{kind}:{name}": why for name, why in (said or {}).items()}
-    return found
+    said = (_answer(partial(ask, asked)) or {} for ask in (_ailments_nvml, _ailments_amdsmi))
+    return {name: why for found in said for name, why in found.items() if why}
 
 
 # --- NVIDIA -----------------------------------------------------------------------------
@@ -160,15 +157,15 @@ def _ailments_nvml(names: Collection[str]) -> dict[str, str]:
     with _nvml() as nvml:
         there: dict[str, Any] = {}
         for device, one in _devices_nvml(nvml):
-            index, parts = str(nvml.nvmlDeviceGetIndex(device)), (part.uuid for part in one.parts)
-            there |= dict.fromkeys((index, one.uuid, *parts), device)
-        for name in names:
-            mine = next((one for one in there if name in (one, one[: len(name)])), None)
-            if mine is not None and (mine == name or not name.isdigit()):
-                found[name] = _ailment_nvml(nvml, there[mine])
-            elif "/" not in name:
-                found[name] = "it does not answer: it has fallen off the bus, or may not be used"
-    return {name: why for name, why in found.items() if why}
+            parts = (part.name for part in one.parts)
+            there |= dict.fromkeys(
+                (f"cuda:{nvml.nvmlDeviceGetIndex(device)}", one.name, *parts), device
+            )
+        for name in (one for one in names if one.startswith("cuda:") and "/" not in one):
+            is_number = name.removeprefix("cuda:").isdigit()
+            mine = [one for one in there if one == name or (one.startswith(name) and not is_number)]
+            found[name] = _ailment_nvml(nvml, there[mine[0]]) if mine else _GONE
+    return found
 
 
 def _ailment_nvml(nvml: Any, device: Any) -> str:
@@ -189,33 +186,20 @@ def _ailment_nvml(nvml: Any, device: Any) -> str:
 
 
 def _amd(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
-    found = _answer(_read_amd_nodes) or []
+    """Return what the kernel tells, in the order in which AMD's runtime counts."""
+    found: list[Accelerator] = []
+    nodes = [path for path in AMD_NODES.glob("*/properties") if path.parent.name.isdigit()]
+    for path in sorted(nodes, key=lambda path: int(path.parent.name)):
+        with suppress(OSError):  # another container's
+            values = dict(re.findall(r"^(\w+) (\d+)$", path.read_text(), re.MULTILINE))
+            if int(values.get("simd_count", 0)):  # else it is a processor
+                uuid = f"GPU-{int(values.get('unique_id', 0)):016x}"
+                model = f"gfx version {values.get('gfx_target_version')}"
+                found.append(Accelerator(name=f"rocm:{len(found)}", uuid=uuid, model=model))
     if (outer := environ.get("ROCR_VISIBLE_DEVICES")) is not None:  # HIP counts what is left
         left = enumerate(unmasked(outer, found))
         found = [replace(one, name=f"rocm:{at}") for at, one in left]
-    mask = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
-    return unmasked(mask, found)
-
-
-def _read_amd_nodes() -> list[Accelerator]:
-    """Read what the kernel tells, in the order in which AMD's runtime counts."""
-    found: list[Accelerator] = []
-    nodes = (path for path in AMD_NODES.glob("*") if path.name.isdigit())
-    for path in sorted(nodes, key=lambda path: int(path.name)):
-        with suppress(OSError, ValueError, KeyError):  # another container's
-            lines = (path / "properties").read_text().splitlines()
-            values = {name: int(value) for name, value in map(str.split, lines)}
-            if values["simd_count"] == 0:  # a processor
-                continue
-            major, minor, step = (values["gfx_target_version"] // 10**at % 100 for at in (4, 2, 0))
-            one = Accelerator(
-                name=f"rocm:{len(found)}",
-                uuid=f"GPU-{values.get('unique_id', 0):016x}",
-                model=f"gfx{major}{minor:x}{step:x}",
-                memory_bytes=values.get("local_mem_size") or None,
-            )
-            found.append(one)
-    return found
+    return unmasked(environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")), found)
 
 
 def _ailments_amdsmi(names: Collection[str]) -> dict[str, str]:
@@ -223,7 +207,7 @@ def _ailments_amdsmi(names: Collection[str]) -> dict[str, str]:
     smi.amdsmi_init()
     found: dict[str, str] = {}
     for device in smi.amdsmi_get_processor_handles():
-        name = str(smi.amdsmi_get_gpu_enumeration_info(device)["hip_id"])
+        name = f"rocm:{smi.amdsmi_get_gpu_enumeration_info(device)['hip_id']}"
         errors = smi.amdsmi_get_gpu_total_ecc_count(device)["uncorrectable_count"]
         if name in names and errors:
             found[name] = f"its memory had {errors} uncorrected errors"
