@@ -33,7 +33,16 @@ from pliant.core.events import (
 )
 from pliant.core.values import ReplicaId
 from pliant.machine import device_locks as locks
-from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Heard, Started, Unfit, Work
+from pliant.wire.messages import (
+    AgentFailed,
+    AgentLeft,
+    Alive,
+    DevicesAiling,
+    Heard,
+    Started,
+    Unfit,
+    Work,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -175,6 +184,36 @@ async def test_a_device_that_others_use_is_tried_again_after_a_rest(world: World
     assert await world.hear(Exited, 2) == taken
     assert time.monotonic() - ended_s > rest_s - 0.1  # a moment passes until it is heard
     assert len(await world.hear(Started, 2)) == 2
+
+
+def test_a_device_that_is_not_healthy_gets_no_worker_until_it_is(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ailing: dict[str, str] = {}
+    monkeypatch.setattr("pliant.machine.accelerators.ailments", lambda names: dict(ailing))
+    monkeypatch.setattr("pliant.agent.device_health.LOOK_S", 0.02)
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        ailing["cuda:GPU-a"] = "it is too hot"
+        (told,) = await world.hear(DevicesAiling)
+        assert told.ailments == (("cuda:GPU-a", "it is too hot"),)
+        assert {joined.devices for joined in world.all(NodeJoined)} == {2}  # r1 may stay
+
+        await world.say(end("r1"))
+        await world.until(lambda: world.all(NodeJoined)[-1].devices == 1)
+        await world.say(start("r2"))
+        await world.say(start("r3"))
+        await world.until(lambda: ReplicaId("r2") in world.agent.used.values())
+        assert world.agent.used == {1: ReplicaId("r2")}
+
+        ailing.clear()
+        await world.until(lambda: world.all(NodeJoined)[-1].devices == 2)
+        await world.until(lambda: world.agent.used.get(0) == ReplicaId("r3"))
+        assert [one.ailments for one in world.all(DevicesAiling)][-1] == ()
+
+    play(scene, names=("cuda:GPU-a", "cuda:GPU-b"))
 
 
 @scene()

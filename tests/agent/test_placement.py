@@ -157,3 +157,17 @@ def test_a_device_that_has_failed_is_the_last_to_be_tried_again() -> None:
     devices.rest(R1, after=3)
 
     assert [devices.put(name) for name in (R1, R2)] == [(1,), (0,)]
+
+
+def test_a_cordoned_device_gets_nobody_and_keeps_who_is_there() -> None:
+    devices = Devices(range(2))
+    devices.put(R1)
+
+    devices.cordon([0])
+
+    assert (devices.used, devices.room) == ({0: R1}, 2)
+    devices.leave(R1)
+    assert devices.room == 1
+    assert [devices.put(name) for name in (R1, R2)] == [(1,), ()]
+    devices.cordon([])
+    assert (devices.room, devices.put(R2)) == (2, (0,))

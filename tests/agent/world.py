@@ -105,9 +105,13 @@ def played(
     knows: bool = True,
     pooled: bool = False,
     workers: int = 1,
+    names: tuple[str, ...] = (),
     server: tuple[str, ...] = (str(COLD_SERVER),),
 ) -> World:
-    """Play a scene, with replicas of so many workers; nothing that it has started is left."""
+    """Play a scene, with replicas of so many workers; nothing that it has started is left.
+
+    ``names``: of the devices.
+    """
     path = directory / "script.py"
     path.write_text(script)
     work = Work(
@@ -124,6 +128,7 @@ def played(
         work=work if knows else None,
         give_up_s=give_up_s,
         locks=directory if pooled else None,
+        device_name=lambda device: names[device] if names else "",
         start_server=partial(start_server, arguments=server),
     )
     return asyncio.run(_main(config, scene))

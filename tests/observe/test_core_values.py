@@ -50,7 +50,7 @@ def test_a_log_names_no_part_of_a_job_and_its_fields_as_it_always_did() -> None:
     assert fields.items() <= found.items()
     assert found["membership"]["issued"] == 4
     assert not parts & found.keys()
-    assert len(found) == 53
+    assert len(found) == 55
     assert len(found["membership"]) == 33
     assert value_of(Job, found) == job
 

@@ -29,6 +29,7 @@ DOCUMENTED = {
     "nonfinite",
     "apart",
     "silent",
+    "ailing",
     "hosts",
     "slow",
     "placed",

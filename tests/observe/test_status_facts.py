@@ -12,6 +12,7 @@ from pliant.http.app import registry_of
 from pliant.observe.prose import line as prose
 from pliant.observe.status import board_of
 from pliant.observe.status_facts import (
+    ailing_line,
     apart_line,
     hosts_lines,
     hosts_of_replica,
@@ -332,3 +333,18 @@ def test_a_damaged_record_of_hosts_breaks_nothing() -> None:
         "missed": [],
         "unable": [],
     }
+
+
+def test_a_device_that_gets_no_worker_is_told_with_why_until_it_is_healthy() -> None:
+    def ailing(node: str, *ailments: tuple[str, str]) -> dict[str, Any]:
+        return {"kind": "devices_ailing", "node": node, "ailments": [list(one) for one in ailments]}
+
+    records = [ailing("n1", ("cuda:GPU-a", "it is too hot")), ailing("n2", ("cuda:GPU-b", "lost"))]
+
+    first, second = board_of(records).as_json()["ailing"]
+
+    assert ailing_line(first) == "cuda:GPU-a of n1 gets no worker: it is too hot"
+    assert second["node"] == "n2"
+    assert board_of([*records, ailing("n1")]).ailing == [second]
+    assert prose(records[0]) == ailing_line(first)
+    assert prose(ailing("n1")) == "all devices of n1 are healthy again"

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from pliant.agent.device_health import DeviceHealth
 from pliant.agent.fork_servers import ForkServers
 from pliant.agent.hosts.group import JoinedHost
 from pliant.agent.node_facts import AgentConfig, greeting
@@ -39,7 +40,7 @@ from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
-from pliant.wire.messages import AgentFailed, AgentLeft, Alive, Work
+from pliant.wire.messages import AgentFailed, AgentLeft, Alive, DevicesAiling, Work
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,14 @@ class Agent:
         self.node = config.node
         self._config = config
         self._job = JobHere(config)
-        self._devices = Devices(range(config.devices) if config.locks is None else ())
+        is_of_pool = config.locks is not None
+        self._devices = Devices(() if is_of_pool else range(config.devices))
+        self._room = config.devices
+        """For how many workers there is, as was said last."""
+
+        names = {} if is_of_pool else {n: config.device_name(n) for n in range(config.devices)}
+        self._health = DeviceHealth(names, self._on_ailments)
+        self._hear_of_devices = on_devices
         self._servers = ForkServers(
             config,
             spawn=self._spawn,
@@ -83,7 +91,7 @@ class Agent:
             host,
             parts=lambda: self._joint.links,
             obstacle=self._obstacle,
-            on_devices=on_devices,
+            on_devices=self._on_devices,
         )
         self._joint = JoinedHost(
             host,
@@ -157,7 +165,8 @@ class Agent:
         uplink = asyncio.create_task(self._uplink.run())
         over = asyncio.create_task(self._over.wait())
         speaking = self._replicas.speak_for_workers()
-        signs = map(asyncio.create_task, (self._stay_alive(), speaking))
+        beside = (self._stay_alive(), speaking, self._health.watch())
+        signs = map(asyncio.create_task, beside)
         tasks = (uplink, over, *signs)
         try:
             await asyncio.wait({uplink, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -264,6 +273,21 @@ class Agent:
         """Say why no replica can be started here now, if so."""
         return "its agent has failed" if self._has_failed else self._joint.obstacle
 
+    # --- what becomes of its devices --------------------------------------------------
+
+    def _on_devices(self) -> None:
+        """Others are on them than before: one that is cordoned may have lost who was on it."""
+        self._hear_of_devices()
+        if self._config.locks is None and self._room != self._devices.room:
+            self._renew()
+
+    def _on_ailments(self, ailments: Mapping[str, str]) -> None:
+        self._devices.cordon(self._health.ailing)
+        if not ailments or self._room == self._devices.room:  # else the next greeting says so
+            self.send(DevicesAiling(node=self.node, ailments=tuple(ailments.items())))
+        self._on_devices()
+        self._replicas.fill_devices()
+
     # --- what it is to other hosts ----------------------------------------------------
 
     def _begin_anew(self) -> None:
@@ -285,7 +309,9 @@ class Agent:
 
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
-        devices = 0 if self._has_failed else self._joint.devices(self._config.devices)
+        if self._config.locks is None:
+            self._room = self._devices.room
+        devices = 0 if self._has_failed else self._joint.devices(self._room)
         said = greeting(
             self._config,
             devices=min(devices, MOST_DEVICES),
@@ -294,6 +320,9 @@ class Agent:
             head=self._joint.head,
             parts=self._joint.parts,
         )
+        if self._health.ailments:
+            ailments = tuple(self._health.ailments.items())
+            said.append(DevicesAiling(node=self.node, ailments=ailments))
         if self._leaves_at_s is not None:
             left_s = max(0.0, self._leaves_at_s - time.monotonic())
             said.append(NodeLeaving(node=self.node, notice_s=left_s))

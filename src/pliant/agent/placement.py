@@ -26,7 +26,8 @@ class Devices:
     """The devices of one node; each has at most one worker."""
 
     def __init__(self, usable: Iterable[int]) -> None:
-        self._usable = frozenset(usable)
+        self._allowed = self._usable = frozenset(usable)
+        self._cordoned: frozenset[int] = frozenset()
         self._idle = sorted(self._usable)
         self._used: dict[int, ReplicaId] = {}
         self._resting: set[int] = set()
@@ -43,7 +44,21 @@ class Devices:
 
     def allow(self, usable: Iterable[int]) -> None:
         """Replace the set of devices that workers may be put on; who is on one stays there."""
-        self._usable = frozenset(usable)
+        self._allowed = frozenset(usable)
+        self._renew()
+
+    def cordon(self, devices: Iterable[int]) -> None:
+        """Put nobody on these until they are left out here; who is on one stays there."""
+        self._cordoned = frozenset(devices)
+        self._renew()
+
+    @property
+    def room(self) -> int:
+        """Return how many workers there may be: on one that is cordoned who is there already."""
+        return len(self._usable | self._used.keys())
+
+    def _renew(self) -> None:
+        self._usable = self._allowed - self._cordoned
         idle = self._usable - self._used.keys() - self._resting
         known = [device for device in self._idle if device in idle]
         self._idle = [*known, *sorted(idle.difference(known))]

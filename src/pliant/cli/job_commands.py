@@ -153,7 +153,7 @@ def explain(
     board = history.board
     found, where = history.explained, placed(board.about, board.living)
     doubts: dict[str, Any] = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
-    doubts |= {"hosts": board.hosts, "nonfinite": board.nonfinite}
+    doubts |= {"hosts": board.hosts, "nonfinite": board.nonfinite, "ailing": board.ailing}
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "start": found.start}

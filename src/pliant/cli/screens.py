@@ -29,6 +29,7 @@ from pliant.observe.goodput import Goodput
 from pliant.observe.pool_history import Move
 from pliant.observe.prose import pause, pool_line
 from pliant.observe.status_facts import (
+    ailing_line,
     apart_line,
     hosts_lines,
     nonfinite_line,
@@ -116,6 +117,7 @@ def doubts(status: Mapping[str, Any]) -> list[Text]:
     """Say what is wrong, or may be: hosts that are apart, silent or not there, slow replicas."""
     found = [Text(apart_line(one), style="yellow") for one in status.get("apart", ())]
     found += [Text(silent_line(one), style="yellow") for one in status.get("silent", ())]
+    found += [Text(ailing_line(one), style="yellow") for one in status.get("ailing", ())]
     found += [Text(line, style="dim") for line in hosts_lines(status.get("hosts"))]
     found += [Text(slow_line(one), style="yellow") for one in status.get("slow", ())]
     if status.get("nonfinite"):

@@ -153,6 +153,7 @@ KEPT_STEPS = 1000
 
 LOGGED_AS: dict[type, str] = {
     messages.AgentLeft: "agent_left",
+    messages.DevicesAiling: "devices_ailing",
     messages.IntervalChosen: "interval_chosen",
     messages.Logged: "metrics",
     messages.Noted: "note",

@@ -32,6 +32,7 @@ and commands by their snake_case name, and these:
     nodes_apart   pairs: [[two nodes that do not reach each other, how often in a row, again_s]],
                   all that are known; again_s, until one replica tries it, is None once it may
     nodes_silent  nodes: all whose agents are connected and say nothing; heard: again, since before
+    devices_ailing  node, ailments: [[device of it that gets no worker, why]], all that are
     joint_nodes   see ``status_facts``: hosts, nodes, alone, unable; since before: joined, missed
     replicas_slow  replicas: [[one that is far slower than the others, how many times, for how many
                   seconds]], all that people hear of

@@ -227,6 +227,10 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "nodes_silent": lambda r, who: (
         f"heard again: the agent of {_names(names)}" if (names := r.get("heard")) else None
     ),
+    "devices_ailing": lambda r, who: (
+        "; ".join(map(status_facts.ailing_line, status_facts.ailing_after(r, ())))
+        or f"all devices of {r.get('node')} are healthy again"
+    ),
     "joint_nodes": lambda r, who: status_facts.hosts_news(r),
     "node_failed": lambda r, who: f"node {r.get('node')} takes no part: {r.get('reason')}",
     "node_refused": lambda r, who: f"node {r.get('node')} is not taken: {r.get('reason')}",

@@ -29,6 +29,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     decision            {target_replicas, reason, at} of the last decision, or null
     apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
     silent              [{node (its agent says nothing), since}]
+    ailing              [{node, device (which gets no worker), why}]
     hosts               {hosts (of a node), nodes: [[head, parts ...]], alone: [names], missed:
                         [[two that did not reach each other]], unable: [[name, why it can be one
                         with nobody]]}, null: a node is one host
@@ -79,6 +80,7 @@ NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "nu
 FACTS: dict[str, tuple[str, Callable[[Record, Any], Any]]] = {
     "nodes_apart": ("apart", status_facts.apart_after),
     "nodes_silent": ("silent", status_facts.silent_after),
+    "devices_ailing": ("ailing", status_facts.ailing_after),
     "replicas_slow": ("slow", status_facts.slow_after),
     "joint_nodes": ("hosts", status_facts.hosts_after),
     "note": ("warnings", explain.after),
@@ -111,6 +113,7 @@ class Board:
     decision: dict[str, Any] | None = None
     apart: list[dict[str, Any]] = field(default_factory=list)
     silent: list[dict[str, Any]] = field(default_factory=list)
+    ailing: list[dict[str, Any]] = field(default_factory=list)
     slow: list[dict[str, Any]] = field(default_factory=list)
     hosts: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = None
@@ -210,6 +213,7 @@ class Board:
     def forget_doubts(self) -> None:
         """Say no more of nodes and replicas with which something was wrong."""
         self.apart, self.silent, self.slow, self.hosts = [], [], [], None
+        self.ailing = []
 
     def resizes(self) -> list[Resize]:
         """Return every resize so far."""
@@ -246,6 +250,7 @@ class Board:
             "decision": self.decision,
             "apart": self.apart,
             "silent": self.silent,
+            "ailing": self.ailing,
             "slow": self.slow,
             "hosts": self.hosts,
             "placed": status_facts.placed(self.about, self.living),

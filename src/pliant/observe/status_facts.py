@@ -76,6 +76,24 @@ def silent_line(values: Mapping[str, Any]) -> str:
     )
 
 
+def ailing_after(record: Record, before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return [{node, device, why}] of devices that get no worker, as of this record of a node."""
+    node = str(record.get("node"))
+    found = [dict(one) for one in before if one["node"] != node]
+    for ailment in listed(record, "ailments"):
+        match ailment:
+            case [str() as device, str() as why]:
+                found.append({"node": node, "device": device, "why": why})
+            case _:
+                pass  # damaged
+    return found
+
+
+def ailing_line(values: Mapping[str, Any]) -> str:
+    """Say which device gets no worker, and why."""
+    return printable(f"{values['device']} of {values['node']} gets no worker: {values['why']}")
+
+
 def slow_after(record: Record, before: object) -> list[dict[str, Any]]:
     """Return [{replica, times, since}] of replicas far slower than the others."""
     at = float(record.get("at") or 0.0)

@@ -183,6 +183,15 @@ class AgentFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesAiling:
+    """Devices of a node that get no worker until they are healthy again: all that are not."""
+
+    node: NodeId
+    ailments: tuple[tuple[str, str], ...]
+    """Name, and a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLeft:
     """The agent was told to end; what it ran has ended.  Its last word."""
 
@@ -358,7 +367,15 @@ WorkerNote = (
 FollowerNote = Noted | Usage | Traceback | Ended
 """What a worker says that does not speak for its replica."""
 AgentNote = (
-    Started | Alive | AgentFailed | AgentLeft | NodeFacts | LedgerGrown | OutputGrown | HostAlone
+    Started
+    | Alive
+    | AgentFailed
+    | DevicesAiling
+    | AgentLeft
+    | NodeFacts
+    | LedgerGrown
+    | OutputGrown
+    | HostAlone
 )
 CoordinatorNote = Work | Heard | Unfit | JoinHosts
 Note = WorkerNote | AgentNote | CoordinatorNote
