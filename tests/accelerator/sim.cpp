@@ -6,7 +6,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "kernels.h"
+#include "collectives.h"
 
 namespace py = pybind11;
 
@@ -285,5 +285,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("num_devices", [] { return sim::settings().num_devices; });
   module.def("fail", [](int device, const std::string& text) { sim::errors().set(device, text); });
   module.def("limit_memory", [](size_t bytes) { sim::limit_bytes() = bytes; });
+  module.def("collectives", [](c10::intrusive_ptr<c10d::Backend> host) {
+    return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<sim::Collectives>(host));
+  });
   module.def("default_generator", [](int device) { return sim::default_generator(device); });
 }

@@ -2,7 +2,7 @@
 
 It is what torch calls an accelerator, without hardware.  Code on the CPU cannot touch its memory,
 and its streams are as late as they want to be: a missing wait gives other numbers.  ``streams.h``,
-``memory.h``, ``random.h`` and ``kernels.h`` say how.  In the environment:
+``memory.h``, ``random.h``, ``kernels.h`` and ``collectives.h`` say how.  In the environment:
 
     SIM_DEVICES=2   SIM_MEM_MB=4096   SIM_ASYNC=0   SIM_DELAY_US=300   SIM_SEED=0
     SIM_MODEL=Sim   how it is called; {pid} stands for the process
@@ -34,7 +34,7 @@ import torch
 
 _HERE = Path(__file__).parent
 _NAME = "sim_extension"
-_SOURCES = ("sim.cpp", "kernels.h", "memory.h", "random.h", "streams.h")
+_SOURCES = ("sim.cpp", "collectives.h", "kernels.h", "memory.h", "random.h", "streams.h")
 
 TORCH = Path(torch.__file__).parent
 
@@ -55,7 +55,19 @@ def install() -> Any:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     # Else Module.to makes new parameters, and ties and hooks are lost.
     torch.__future__.set_swap_module_params_on_conversion(True)
+    _register_collectives(extension)
     return module
+
+
+def _register_collectives(extension: Any) -> None:
+    """Make process groups possible, as ``cpu:gloo,sim:simgloo``."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import ProcessGroupGloo
+
+    def made(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        return extension.collectives(ProcessGroupGloo(store, rank, size, timeout))
+
+    dist.Backend.register_backend("simgloo", made, devices=["sim"])
 
 
 def move(case: Any, device: str) -> None:

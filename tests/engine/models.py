@@ -190,6 +190,7 @@ def _shard(model: GPT, sizes: dict[str, int], *, is_whole_outside: bool) -> None
     )
 
     mesh = pliant.mesh(**sizes)
+    model.to(mesh.device_type)
     for block in model.blocks:
         if "tp" in sizes:
             plan = {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
@@ -219,7 +220,9 @@ def gpt(
         model.blocks[0].requires_grad_(requires_grad=False)
     if mesh:
         _shard(model, mesh, is_whole_outside=is_whole_outside)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    # Of some parameters that are sharded and some that are not torch cannot compute at once.
+    foreach = False if mesh and "tp" in mesh else None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1, foreach=foreach)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
 
     def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
@@ -266,7 +269,9 @@ def staged(
     model = GPTStage(config, number, count)
     angles = torch.full((2,), float(number))  # one name on each stage, as rotary embeddings have
     model.register_buffer("angles", angles, persistent=False)
-    stage = pipelining.PipelineStage(model, number, count, torch.device("cpu"), group=group)
+    model.to(made.device_type)
+    device = next(model.parameters()).device
+    stage = pipelining.PipelineStage(model, number, count, device, group=group)
     schedule = getattr(pipelining, kind)(stage, 2, loss_fn=next_byte_loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
@@ -277,7 +282,7 @@ def staged(
         losses: list[torch.Tensor] = []
         inputs = batch[:, :-1].contiguous()  # torch 2.11 refuses others
         schedule.eval(inputs, target=batch[:, 1:], losses=losses)
-        loss = torch.stack(losses).mean() if losses else torch.zeros(())
+        loss = torch.stack(losses).mean() if losses else torch.zeros((), device=device)
         distributed.broadcast(loss, group=group, group_src=count - 1)
         return loss
 

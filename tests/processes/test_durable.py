@@ -45,17 +45,22 @@ def live(
     expected_code: int | None = 0,
     mesh: dict[str, int] | None = None,
     is_sharded: bool = True,
+    more: tuple[str, ...] = (),
+    case_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> RunningJob:
     """Run one life of a job; the next call with this directory is its next.
 
     ``mesh``: of the workers of each replica, over which the model is sharded, if it is.
+    ``more``: words for the script; ``case_options``: for its model.
     """
-    words: list[object] = [elastic.SCRIPT, "--model", model, "--steps", steps]
+    words: list[object] = [elastic.SCRIPT, "--model", model, "--steps", steps, *more]
+    case_options = dict(case_options or {})
     if mesh:
         options["mesh"] = json.dumps(mesh)
         if is_sharded:
-            options["options"] = json.dumps({"mesh": mesh})
+            case_options["mesh"] = mesh
+    words += ["--options", json.dumps(case_options)]
     words += ["--digest-file", directory / "digests", "--checkpoint", directory / "kept"]
     for name, value in {"every": "3steps", "pace": 0.01, **options}.items():
         words += [f"--{name.replace('_', '-')}", value]

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 from tests.engine import models
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pliant
 from pliant import Session
@@ -37,12 +38,18 @@ from pliant.testing import faults
 def main() -> None:
     options = parse()
     me = own_name()
+    if options.device == "sim":
+        from tests.accelerator import sim
+
+        number = "".join(filter(str.isdigit, me)) or "0"  # other delays in each replica
+        os.environ["SIM_SEED"] = os.environ.get("SIM_SEED", "") + number
+        sim.install()
     if options.mesh:
         pliant.mesh(**json.loads(options.mesh))
     case = build(options, me)
     if options.seed_by_rank:
         reset(case.model)
-    prepare(options, case, me)
+    prepare(options, case)
     elastic.LEFT_EARLY_S = 1.0
     shared_memory.SMALL_BYTES = options.windows_above
 
@@ -80,7 +87,8 @@ def main() -> None:
 
     who_breaks, breaks_at = options.break_at
     break_at = int(breaks_at) if who_breaks in (me, "all") else None
-    digest = models.train(
+    digest = trained(
+        options,
         case,
         options.steps,
         on_session=on_session,
@@ -102,21 +110,26 @@ def main() -> None:
     append(options.digest_file, line)
 
 
-def prepare(options: argparse.Namespace, case: models.Case, me: str) -> None:
+def trained(options: argparse.Namespace, case: models.Case, *given: Any, **more: Any) -> str:
+    """Train; return the digest."""
+    if not options.plain_attention:
+        return models.train(case, *given, **more)
+    with sdpa_kernel(SDPBackend.MATH):
+        return models.train(case, *given, **more)
+
+
+def prepare(options: argparse.Namespace, case: models.Case) -> None:
     """Put the model, and new tensors, where they are to be; break what is to be broken."""
     if options.device != "cpu":
         from tests.accelerator import sim
 
-        if options.device == "sim":
-            # Other delays in each replica.
-            os.environ["SIM_SEED"] = "".join(filter(str.isdigit, me))
-            sim.install()
         sim.move(case, options.device)
     if options.by_library:
         from tests.accelerator.stand_in import StandIn
 
         transport.LIBRARIES[options.device] = cache(StandIn)
-    torch.set_default_device(options.default_device)
+    if options.default_device is not None:
+        torch.set_default_device(options.default_device)
     if options.unsent:
         transfer._send = refuse_to_send  # type: ignore[assignment]
 
@@ -198,7 +211,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--reduction", default="exact")
     parser.add_argument("--device", default="cpu", help="on which the model is")
     parser.add_argument("--by-library", action="store_true", help="gradients from there to there")
-    parser.add_argument("--default-device", default="cpu", help="of tensors that name none")
+    parser.add_argument(
+        "--plain-attention", action="store_true", help="of operations that every device has"
+    )
+    parser.add_argument("--default-device", help="of tensors that name none")
     parser.add_argument("--digest-file", type=Path)
     parser.add_argument("--tails-file", type=Path)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")

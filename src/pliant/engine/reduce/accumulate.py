@@ -124,7 +124,7 @@ class GradientSums:
         self._waiting = [0] * len(self._buckets)
         for column in self._columns:
             column.stack.clear()
-            column.pending = column.of_slots = None
+            column.pending = column.of_slots = column.mark = None
             column.parameter.grad = column.lent = None
             column.is_tracked = column.parameter.requires_grad
             column.start = column.local.detach()
@@ -207,6 +207,7 @@ class GradientSums:
         """
         leaves, together = {}, {}
         for column in self._tracked:
+            column.join_kept()
             leaf, column.pending = column.pending, None
             of_slots, column.of_slots = column.of_slots, None
             if of_slots is not None:
@@ -242,6 +243,7 @@ class GradientSums:
                 continue
             present.append(column.index)
             if not column.is_merged:
+                column.join_kept()
                 leaf, column.pending = column.pending, None
                 self._push(column, leaf)
         return present
@@ -374,6 +376,7 @@ class GradientSums:
         if self._leaves_of is not None and (together := self._leaves_of(leaf)) is not None:
             column.fired = True
             column.of_slots = added(column.of_slots, together)
+            column.mark = here.device.mark(leaf.device)
             return
         leaf = checked_leaf(leaf, column)
         column.fired = True
@@ -382,6 +385,7 @@ class GradientSums:
             self.is_invalid = True
         else:
             column.pending = leaf if column.pending is None else column.pending + leaf
+            column.mark = here.device.mark(leaf.device)
 
     def _push(self, column: GradientColumn, leaf: torch.Tensor | None) -> None:
         owned, merges = False, self._merges

@@ -19,7 +19,8 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.step.batching import Node, merge_plan
-from pliant.engine.device import host
+from pliant.engine.device import here, host
+from pliant.engine.device.base import Mark
 from pliant.engine.local_tensors import local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry
 
@@ -193,12 +194,22 @@ class GradientColumn:
     pending: torch.Tensor | None = None
     of_slots: Sequence[torch.Tensor] | None = None
     """Leaves of all slots of a pass, where they arrived together."""
+    mark: Mark = None
+    """Behind what has made those, if that was on another stream: FSDP calls hooks on its own."""
     version: int = 0
     """Of its values at the step's start: it counts changes in place."""
     address: int = 0
     """Of those values."""
     start: torch.Tensor | None = None
     """Those values, so that no other tensor can have their address while the step is computed."""
+
+    def join_kept(self) -> None:
+        """Let what this thread does with what was kept in a hook come after that."""
+        mark, self.mark = self.mark, None
+        if mark is not None:
+            for leaf in (self.pending, *(self.of_slots or ())):
+                if leaf is not None:
+                    here.device.join(mark, leaf)
 
     def check_unchanged(self) -> None:
         """Refuse what would change the step's sums for those slots only that come later.

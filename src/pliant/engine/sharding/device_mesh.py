@@ -24,10 +24,11 @@ from torch._C._distributed_c10d import FileStore, HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pliant.core.errors import ConfigError
-from pliant.engine.device import here
+from pliant.engine.device import host
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.member.rendezvous_store import MeetingStore, RemoteStore, StoreServer
 from pliant.engine.sharding import whole_draws
+from pliant.engine.worker import own_device
 from pliant.engine.worker.bootstrap import WorkerContext, worker_context
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 from pliant.machine.interfaces import INTERFACE, interface_of
@@ -56,13 +57,18 @@ _kept: list[Store] = []
 """The store of its group: PyTorch itself keeps only what is C++ of it."""
 
 
-def mesh(**sizes: int) -> DeviceMesh:
+def mesh(device: torch.device | str | None = None, /, **sizes: int) -> DeviceMesh:
     """Return a mesh over the workers of this replica: ``pliant.mesh(shard=2, tp=2)``.
 
     For ``fully_shard``, ``parallelize_module`` and the like.  Over ``shard`` the workers compute
     different micro-batches, over every other dimension the same.  Before the session is made; a
     second call returns the same mesh.  Alone, ``shard`` is 1 whatever is asked for: the bits of a
     run do not depend on it.
+
+    Args:
+        device: on whose kind the model is; None: ``pliant.device()``.
+        sizes: of the dimensions ``shard``, ``tp`` and ``pp``; their product is the number of
+            workers.
 
     Raises:
         ConfigError: the sizes do not multiply to the workers of a replica.
@@ -78,8 +84,13 @@ def mesh(**sizes: int) -> DeviceMesh:
                 "pliant.mesh was called twice with different sizes; a replica has one"
             )
         return _made
-    _connect(context)
-    made = init_device_mesh(here.device.type, tuple(shape.values()), mesh_dim_names=names)
+    where = own_device.device() if device is None else torch.device(device)
+    kind = where.type
+    if math.prod(shape.values()) > 1 and kind != host.LOCATION:
+        own = own_device.device().index if where.index is None else where.index
+        torch.accelerator.set_device_index(own)  # of a mesh torch knows the kind only
+    _connect(context, kind)
+    made = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=names)
     for group in made.get_all_groups():
         group.set_timeout(PATIENCE)
     if made.size() > 1:
@@ -200,8 +211,12 @@ def _refuse_names(said: str, sizes: dict[str, int]) -> None:
         )
 
 
-def _connect(context: WorkerContext | None) -> None:
-    """Make the process group of this replica, unless there is one."""
+def _connect(context: WorkerContext | None, kind: str) -> None:
+    """Make the process group of this replica, unless there is one; on an accelerator of a kind.
+
+    Tensors in host memory travel by gloo there, too: what the workers tell each other is small, and
+    nobody waits for the device to read it.
+    """
     if dist.is_initialized():
         return
     place, workers, interface = 0, 1, INTERFACE
@@ -213,7 +228,10 @@ def _connect(context: WorkerContext | None) -> None:
         if context.assignment.work.hosts_per_replica > 1:
             interface = interface_of(context.assignment.address)
     os.putenv("GLOO_SOCKET_IFNAME", interface)  # read by gloo itself, for each group anew
-    dist.init_process_group("gloo", store=store, rank=place, world_size=workers, timeout=PATIENCE)
+    backend = "gloo"
+    if kind != host.LOCATION:
+        backend = f"{host.LOCATION}:gloo,{kind}:{dist.get_default_backend_for_device(kind)}"
+    dist.init_process_group(backend, store=store, rank=place, world_size=workers, timeout=PATIENCE)
 
 
 def _store(own: Assignment) -> Store:

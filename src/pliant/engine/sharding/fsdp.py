@@ -9,6 +9,9 @@ order of slots, sums, or replicas.
 
 FSDP itself would add the slots in an order that depends on how many workers there are.  The leaves
 are divided by nothing: weights are applied by the worker whose slot it is.
+
+On an accelerator all of this is queued on a stream of FSDP's: who keeps a leaf beyond the hook
+joins that (``GradientColumn.join_kept``).
 """
 
 from __future__ import annotations

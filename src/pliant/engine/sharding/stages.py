@@ -136,7 +136,7 @@ class Stages:
                 else whole
             )
         if whole is not None:
-            flat = whole.contiguous().reshape(-1).view(torch.uint8)
+            flat = host.copy_of(whole).contiguous().reshape(-1).view(torch.uint8)
             dist.send(flat, group=self._group, group_dst=0)
             return None
         if not is_first:

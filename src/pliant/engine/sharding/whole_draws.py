@@ -5,7 +5,8 @@ work with torch 2.15 (``tests/engine/sharding/test_fsdp.py``).  Must not know wh
 are.
 
 On the CPU torch lets each worker fill its own part, all from the same seed, so all get the same
-numbers: a model that is initialised behind ``fully_shard`` (``to_empty``, then ``nn.init``) would
+numbers, and on an accelerator from places of its own in the row of numbers: a model that is
+initialised behind ``fully_shard`` (``to_empty``, then ``nn.init``) would
 begin otherwise for each number of workers.  Here each draws for the whole tensor, one at a time,
 and keeps its part.
 """
@@ -17,7 +18,6 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine.device import host
 from pliant.engine.local_tensors import local_of, sharded_like
 
 FILLS = (
@@ -107,8 +107,8 @@ def _itself(whole: torch.Tensor, sharded: Any) -> torch.Tensor:
 def _spread(local: torch.Tensor, sharded: Any) -> torch.Tensor:
     """Return a whole tensor that has this part where it belongs."""
     size = torch.Size(sharded.shape)
-    places = _part(torch.arange(size.numel(), device=host.LOCATION).reshape(size), sharded)
-    flat = torch.zeros(size.numel(), dtype=local.dtype, device=host.LOCATION)
+    places = _part(torch.arange(size.numel(), device=local.device).reshape(size), sharded)
+    flat = torch.zeros(size.numel(), dtype=local.dtype, device=local.device)
     flat[places.reshape(-1)] = local.detach().reshape(-1)
     return _empty_whole(sharded).copy_(flat.reshape(size))
 
