@@ -37,8 +37,8 @@ VISIBLE = {
 NONE = {"rocm": "-1"}
 """What such a variable says where a process sees none, if not nothing."""
 
-WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""Variables with which cuBLAS gives the same bits each time; read at a process's first product."""
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Variable with which cuBLAS gives the same bits each time; read at a process's first product."""
 
 INTERFACE = "NCCL_SOCKET_IFNAME"
 """Names the interface, behind =, on which NCCL opens its ports."""
@@ -140,7 +140,7 @@ def confinement(
     if numbers and (VISIBLE["cuda"][0] not in environ or hidden_one(numbers, environ)):
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; else fastest first
     if "cuda" in kinds:
-        variables |= {name: value for name, value in WORKSPACE.items() if name not in environ}
+        variables[WORKSPACE[0]] = environ.get(*WORKSPACE)
     cores = cores_of(mine)
     if cores:
         variables |= {name: str(len(cores)) for name in THREADS if name not in environ}

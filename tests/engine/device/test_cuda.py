@@ -30,7 +30,7 @@ def test_the_versions_of_the_loaded_libraries_are_told() -> None:
 
     assert said["cuda"] == torch.version.cuda
     assert re.fullmatch(r"\d+\.\d+\.\d+", said["blas"])
-    assert re.fullmatch(r"\d+", said["cudnn"])
+    assert re.fullmatch(r"\d+", str(said["cudnn"]))
 
 
 @needs_cuda_build
@@ -83,4 +83,4 @@ def test_exact_mode_sets_the_flags_and_the_workspace(monkeypatch: pytest.MonkeyP
 def test_a_workspace_of_the_scripts_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", ":16:8")
 
-    assert cuda._workspace() == []
+    assert "CUBLAS_WORKSPACE_CONFIG" not in str([one.said for one in device().settings()])

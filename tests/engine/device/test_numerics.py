@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -35,7 +34,7 @@ def test_processes_that_round_alike_say_the_same_and_others_do_not() -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        mine = numerics._digest()
+        mine = numerics.word_of_device(torch.device("cpu"))
     finally:
         torch.set_num_threads(threads)
 
@@ -47,7 +46,7 @@ def test_processes_that_round_alike_say_the_same_and_others_do_not() -> None:
 def test_it_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
 
-    numerics._digest()
+    numerics.word_of_device(torch.device("cpu"))
 
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -58,10 +57,10 @@ def test_results_that_differ_from_one_time_to_the_next_are_refused(
     """OMP_THREAD_LIMIT=1 with threads=2: torch adds up what no thread has written."""
     drawn = iter(range(100))
 
-    def other_each_time() -> Iterator[torch.Tensor]:
-        yield torch.tensor([float(next(drawn))])
+    def other_each_time(where: torch.device) -> list[torch.Tensor]:
+        return [torch.tensor([float(next(drawn))])]
 
-    monkeypatch.setattr(numerics, "_results", other_each_time)
+    monkeypatch.setattr(numerics, "_OPERATIONS", {"sum": other_each_time})
 
     with pytest.raises(ConfigError, match="with threads=2 torch gives other results here"):
         word_of_numerics.__wrapped__(2)

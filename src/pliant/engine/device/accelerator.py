@@ -63,23 +63,18 @@ class Accelerator(Device):
 
     def identity(self, threads: int) -> tuple[tuple[str, str], ...]:
         """See ``Device``."""
-        of_host = dict(self._host.identity(threads)) | {DEVICE_TYPE: self.type}
-        models = dict.fromkeys(map(self.model_of, self.wheres))
+        said = dict(self._host.identity(threads)) | {DEVICE_TYPE: self.type}
+        said[DEVICE] = " and ".join(dict.fromkeys(map(self.model_of, self.wheres)))
         words = dict.fromkeys(map(word_of_device, self.wheres))
-        return (
-            *of_host.items(),
-            (DEVICE, " and ".join(models)),
-            (f"{DEVICE}_numerics", " and ".join(words)),
-        )
+        return (*said.items(), (f"{DEVICE}_numerics", " and ".join(words)))
 
     def model_of(self, where: torch.device) -> str:
         """Return what a device is, as far as torch knows that: which one of its kind it is, not."""
         module = torch.get_device_module(self.type)
         named: str = getattr(module, "get_device_name", lambda where: where.type)(where)
         found = getattr(module, "get_device_properties", lambda where: None)(where)
-        numbers = (getattr(found, name, None) for name in _MULTIPROCESSORS)
-        number = next(filter(None, numbers), None)
-        return named if number is None else f"{named}, {number} multiprocessors"
+        numbers = [getattr(found, name) for name in _MULTIPROCESSORS if hasattr(found, name)]
+        return f"{named}, {numbers[0]} multiprocessors" if numbers else named
 
     def settings(self) -> list[deterministic.Setting]:
         """See ``Device``."""

@@ -61,17 +61,13 @@ class Device(ABC):
             ConfigError: the same computation gives other results from one time to the next.
         """
 
-    @abstractmethod
     def settings(self) -> Sequence[Setting]:
         """Return the settings of torch with which this device gives the same bits each time."""
+        return ()
 
     @abstractmethod
     def refuse_graphs(self) -> None:
-        """Refuse a backward that this device would replay without the session; does not wait.
-
-        Raises:
-            UsageError: with a sentence for the user.
-        """
+        """Refuse a backward that this device would replay without the session; does not wait."""
 
     # --- memory ---------------------------------------------------------------------------
 

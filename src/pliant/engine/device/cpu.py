@@ -36,10 +36,6 @@ class Cpu(Device):
             (NUMERICS, word_of_numerics(threads)),
         )
 
-    def settings(self) -> tuple[()]:
-        """See ``Device``."""
-        return ()
-
     def refuse_graphs(self) -> None:
         """There are none."""
 

@@ -1,8 +1,7 @@
 """CUDA: what only NVIDIA's devices have, and AMD's, which torch calls by the same name.
 
 Owns which of their libraries, settings and variables decide the bits of a result, and which
-settings make these equal each time.  The driver's version is not among them.  No other module of
-the engine names them, but those that exchange by their libraries.
+settings make these equal each time.  The driver's version is not among them.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from pliant.engine.device.accelerator import Accelerator
 from pliant.engine.device.deterministic import Setting, attribute
 
 _VARIABLES = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUBLASLT_WORKSPACE_SIZE",
+    *("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "NVIDIA_TF32_OVERRIDE"),
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    "NVIDIA_TF32_OVERRIDE",
 )
 """Those by which the libraries choose an algorithm, and how much of a device they have."""
 
@@ -36,9 +33,9 @@ class Cuda(Accelerator):
 
     def identity(self, threads: int) -> tuple[tuple[str, str], ...]:
         """See ``Device``."""
-        set_here = (f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ)
-        said = _libraries() | _arithmetic() | {"variables": " ".join(set_here) or "none"}
-        found = tuple((f"{DEVICE}_{name}", value) for name, value in said.items())
+        variables = [f"{one}={os.environ[one]}" for one in _VARIABLES if one in os.environ]
+        said = {**_libraries(), **_arithmetic(), "variables": " ".join(variables)}
+        found = tuple((f"{DEVICE}_{name}", str(value)) for name, value in said.items())
         return (*super().identity(threads), *found)
 
     def model_of(self, where: torch.device) -> str:
@@ -50,30 +47,18 @@ class Cuda(Accelerator):
     def settings(self) -> list[Setting]:
         """See ``Device``."""
         cudnn, said = torch.backends.cudnn, "torch.backends.cudnn"
-        flags = [attribute(cudnn, "benchmark", False, said)]  # else the fastest one is measured
-        flags.append(attribute(cudnn, "deterministic", True, said))
-        return [*super().settings(), *flags, *_workspace()]
+        found = [*super().settings(), attribute(cudnn, "benchmark", False, said)]
+        found.append(attribute(cudnn, "deterministic", True, said))
+        name, value = WORKSPACE  # counts before the first product, and is not put back
+        if os.environ.setdefault(name, value) == value:
+            found.append(Setting(f"{name}={value}", value, lambda: "", lambda _: None))
+        return found
 
 
-def _workspace() -> list[Setting]:
-    """Return what counts if it is set before the first product; told whoever has set it."""
-
-    def write(value: str | None) -> None:
-        if value is not None:  # what a library has read cannot be put back
-            os.environ.update(WORKSPACE)
-
-    return [
-        Setting(f"{name}={value}", value, lambda: None, write)
-        for name, value in WORKSPACE.items()
-        if os.environ.get(name, value) == value  # else the script has chosen
-    ]
-
-
-def _libraries() -> dict[str, str]:
+def _libraries() -> dict[str, Any]:
     toolkit = {"hip": torch.version.hip} if torch.version.hip else {"cuda": torch.version.cuda}
     cudnn: Any = torch.backends.cudnn
-    said = {**toolkit, "blas": _blas_version(), "cudnn": cudnn.version()}
-    return {name: str(version) for name, version in said.items()}
+    return {**toolkit, "blas": _blas_version(), "cudnn": cudnn.version()}
 
 
 def _blas_version() -> str:
@@ -90,18 +75,12 @@ def _blas_version() -> str:
     return ".".join(numbers)
 
 
-def _arithmetic() -> dict[str, str]:
+def _arithmetic() -> dict[str, Any]:
     """Return how the libraries may compute, as the script or its environment has it."""
     backends: Any = torch.backends  # whose types say less than it has
-    ours, cudnn = backends.cuda, backends.cudnn
-    matmul = ours.matmul
-    attention = {
-        "flash": ours.flash_sdp_enabled(),
-        "efficient": ours.mem_efficient_sdp_enabled(),
-        "cudnn": ours.cudnn_sdp_enabled(),
-        "math": ours.math_sdp_enabled(),
-    }
-    said = {
+    ours, cudnn, matmul = backends.cuda, backends.cudnn, backends.cuda.matmul
+    kinds = ("flash", "mem_efficient", "cudnn", "math")
+    return {
         "float32_matmul": matmul.fp32_precision,
         "float32_conv": cudnn.conv.fp32_precision,
         "float32_rnn": cudnn.rnn.fp32_precision,
@@ -110,6 +89,5 @@ def _arithmetic() -> dict[str, str]:
         "bfloat16_reduction": matmul.allow_bf16_reduced_precision_reduction,
         "blas_library": ours.preferred_blas_library(),
         "cudnn_enabled": cudnn.enabled,
-        "attention": " ".join(name for name, is_on in attention.items() if is_on),
+        "attention": " ".join(one for one in kinds if getattr(ours, f"{one}_sdp_enabled")()),
     }
-    return {name: str(value) for name, value in said.items()}

@@ -7,9 +7,8 @@ Must not know a vendor's, nor who wants equal bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.deterministic
@@ -18,14 +17,11 @@ ERROR = 2
 """Of ``torch.set_deterministic_debug_mode``: what cannot give the same bits raises an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One of them."""
+class Setting(NamedTuple):
+    """One of them: as a script would write it, what it is to be, and how to come by it."""
 
     said: str
-    """As a script would write it."""
     value: Any
-    """That it is to have."""
     read: Callable[[], Any]
     write: Callable[[Any], object]
 
@@ -40,15 +36,14 @@ def general() -> list[Setting]:
     """Return what is set for every accelerator."""
     import torch._inductor.config as inductor  # takes its time, as use_deterministic_algorithms
 
-    found = []
+    read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    found = [Setting("torch.use_deterministic_algorithms(True)", ERROR, read, write)]
     if hasattr(inductor, "deterministic"):  # else it measures which kernel is the fastest
         found.append(attribute(inductor, "deterministic", True, "torch._inductor.config"))
     if not torch.are_deterministic_algorithms_enabled():  # else the script has chosen
-        memory = torch.utils.deterministic
-        said = "torch.utils.deterministic"
+        memory, said = torch.utils.deterministic, "torch.utils.deterministic"
         found.append(attribute(memory, "fill_uninitialized_memory", False, said))
-    read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
-    return [Setting("torch.use_deterministic_algorithms(True)", ERROR, read, write), *found]
+    return found
 
 
 class Deterministic:
@@ -59,15 +54,12 @@ class Deterministic:
 
     def begin(self, settings: Iterable[Setting]) -> str:
         """Set what is otherwise; return what that was, in one sentence; empty: nothing."""
-        for setting in settings:
-            before = setting.read()
-            if before != setting.value:
-                self._before.append((setting, before))
-                setting.write(setting.value)
-        if not self._before:
-            return ""
-        said = ", ".join(setting.said for setting, _ in self._before)
-        return f'until the session ends, reduction="exact" has set {said}'
+        others = [(one, before) for one in settings if (before := one.read()) != one.value]
+        self._before += others
+        for setting, _ in others:
+            setting.write(setting.value)
+        said = ", ".join(setting.said for setting, _ in others)
+        return said and f'until the session ends, reduction="exact" has set {said}'
 
     def end(self) -> None:
         """Put back what was there before."""

@@ -26,50 +26,30 @@ CAPTURING = (
     "nothing of the session: every later micro-batch would be missing; capture no backward"
 )
 
-RECORDED = (
-    "the loss goes back to what make_graphed_callables has recorded, whose replay overwrites the "
-    "gradients of the micro-batch before; leave make_graphed_callables out"
-)
-
-_KEY = "triton.cudagraphs"
-"""Of Inductor's configuration: it records graphs."""
-
 
 def refuse_compiled(model: torch.nn.Module) -> None:
-    """Refuse a model that is compiled so that its backward is replayed.
-
-    Raises:
-        ConfigError: it is, or a module of it.
-    """
+    """Refuse a model of which something is compiled so that its backward is replayed."""
     for module in model.modules():
         for compiled in (module, getattr(module, "_compiled_call_impl", None)):
             asked = getattr(compiled, "get_compiler_config", None)
-            if asked is not None and (asked() or {}).get(_KEY):
+            if asked is not None and (asked() or {}).get("triton.cudagraphs"):
                 raise ConfigError(COMPILED)
 
 
 def refuse_recorded(node: Any) -> None:
-    """Refuse an operation of a loss whose backward is replayed.
-
-    Raises:
-        UsageError: it is.
-    """
+    """Refuse an operation of a loss whose backward is replayed."""
     made_by = getattr(getattr(node, "_forward_cls", None), "__qualname__", "")
     if made_by.startswith("make_graphed_callables."):
-        raise UsageError(RECORDED)
+        raise UsageError(
+            "the loss goes back to what make_graphed_callables has recorded, whose replay "
+            "overwrites the gradients of the micro-batch before; leave make_graphed_callables out"
+        )
 
 
 def refuse_replayed(wheres: Iterable[torch.device]) -> None:
-    """Refuse that Inductor has recorded a backward on one of these, of whatever was compiled.
-
-    Raises:
-        UsageError: it has.
-    """
+    """Refuse that Inductor has recorded a backward on one of these, of whatever was compiled."""
     trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
-    if trees is None:
-        return
-    for where in wheres:
+    for where in wheres if trees is not None else ():
         manager = trees.get_manager(where.index, create_if_none_exists=False)
-        modes = () if manager is None else manager.id_to_mode.values()
-        if any(mode.name == "BACKWARD" for mode in modes):
+        if manager and any(mode.name == "BACKWARD" for mode in manager.id_to_mode.values()):
             raise UsageError(COMPILED)

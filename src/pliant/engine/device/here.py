@@ -22,8 +22,7 @@ device: Device = Cpu()
 
 _NEEDS: dict[str, Callable[[str], object]] = {
     "float64": lambda kind: torch.zeros(1, dtype=torch.float64, device=kind),
-    "streams": lambda kind: torch.Stream(torch.device(kind)),
-    "events": lambda kind: torch.Event(torch.device(kind)),
+    "streams": lambda kind: torch.Stream(torch.device(kind)).record_event(),
     "generators": lambda kind: torch.get_device_module(kind).default_generators,
     "pinned memory": lambda kind: torch.empty(1, device=host.LOCATION, pin_memory=True),
 }
@@ -49,11 +48,7 @@ def choose(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def refuse_kind(kind: str) -> None:
-    """Refuse a kind of accelerator that lacks what a session needs.
-
-    Raises:
-        ConfigError: with what torch says of it.
-    """
+    """Refuse a kind of accelerator that lacks what a session needs, with what torch says of it."""
     for what, make in _NEEDS.items():
         try:
             make(kind)

@@ -12,7 +12,7 @@ Not seen: kernels that none of these operations uses, and those of torch.compile
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -23,6 +23,7 @@ from pliant.core.errors import ConfigError
 from pliant.engine.device import host
 
 _HALF = torch.bfloat16
+_HERE = torch.device(host.LOCATION)
 
 TIMES = 4
 """With several threads: where OMP_THREAD_LIMIT=1 stood, 54 of 60 results differed."""
@@ -39,8 +40,7 @@ def word_of_numerics(threads: int) -> str:
     Raises:
         ConfigError: the same computation gives other results from one time to the next.
     """
-    with torch.enable_grad(), torch.autocast(host.LOCATION, enabled=False):
-        words = {_digest() for _ in range(1 if threads == 1 else TIMES)}
+    words = {word_of_device(_HERE) for _ in range(1 if threads == 1 else TIMES)}
     if len(words) > 1:
         raise ConfigError(
             f"with threads={threads} torch gives other results here from one time to the next: it "
@@ -51,74 +51,45 @@ def word_of_numerics(threads: int) -> str:
 
 
 def word_of_device(where: torch.device) -> str:
-    """Return a digest of the same results on an accelerator, and which of them it cannot compute.
+    """Return a digest of what is computed there, and the names of what torch cannot compute.
 
     Waits for the device once.  Draws no random numbers.
-
-    Raises:
-        RuntimeError: the device fails.
     """
     found: list[torch.Tensor] = []
     missing: list[str] = []
     with torch.enable_grad(), torch.autocast(where.type, enabled=False):
         for name, compute in _OPERATIONS.items():
             try:
-                found += [_bytes(result) for result in compute(where)]
+                found += [one.detach().reshape(-1).view(torch.uint8) for one in compute(where)]
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
-            except RuntimeError:  # torch has no kernel of it for this device
-                missing.append(name)
-    hasher = hashlib.blake2b(digest_size=6)
-    if found:
-        hasher.update(host.bytes_of(host.copy_of(torch.cat(found))))
-    return " ".join((hasher.hexdigest(), *(f"without {name}" for name in missing)))
-
-
-def _digest() -> str:
-    hasher = hashlib.blake2b(digest_size=6)
-    for result in _results():
-        hasher.update(host.bytes_of(_bytes(result)))
-    return hasher.hexdigest()
-
-
-def _results() -> Iterator[torch.Tensor]:
-    where = torch.device(host.LOCATION)
-    for compute in _OPERATIONS.values():
-        yield from compute(where)
-
-
-def _bytes(result: torch.Tensor) -> torch.Tensor:
-    return result.detach().reshape(-1).view(torch.uint8)
-
-
-# --- what differed under at least one of the settings, small and of every library
+            except RuntimeError:  # no kernel of it for this device
+                missing.append(f" without {name}")
+        whole = host.copy_of(torch.cat(found))
+    word = hashlib.blake2b(host.bytes_of(whole), digest_size=6).hexdigest()
+    return "".join((word, *missing))
 
 
 def _convolution(where: torch.device) -> list[torch.Tensor]:
     shapes = ((2, 8, 12, 12), (12, 8, 3, 3))
     image, kernel = (_numbers(where, *shape).requires_grad_() for shape in shapes)
-    convolved = F.conv2d(image, kernel, padding=1)  # oneDNN
+    convolved = F.conv2d(image, kernel, padding=1)
     return [convolved, *torch.autograd.grad(F.gelu(convolved).sum(), (image, kernel))]
 
 
-def _product(where: torch.device) -> list[torch.Tensor]:
-    square, vector = _numbers(where, 64, 64), _numbers(where, 10_000)
-    return [square @ square.T, vector @ vector]  # MKL, the second by threads
-
-
-def _half_product(where: torch.device) -> list[torch.Tensor]:
-    return [_numbers(where, 128, 512).to(_HALF) @ _numbers(where, 512, 96).to(_HALF)]  # AMX
-
-
 _OPERATIONS: dict[str, Callable[[torch.device], list[torch.Tensor]]] = {
-    "convolution": _convolution,
-    "matrix product": _product,
-    "exp": lambda where: [torch.exp(_numbers(where, 1000))],
-    "bfloat16 matrix product": _half_product,
-    "softmax": lambda where: [F.softmax(_numbers(where, 50, 333), 1)],  # torch's own from here on
-    "layer_norm": lambda where: [F.layer_norm(_numbers(where, 16, 130), (130,))],
-    "sum": lambda where: [_numbers(where, 100_000).sum()],  # by threads
+    "convolution": _convolution,  # oneDNN
+    "product": lambda at: [_numbers(at, 64, 64) @ _numbers(at, 64, 64).T],  # MKL
+    "inner product": lambda at: [_numbers(at, 10_000) @ _numbers(at, 10_000)],  # MKL, by threads
+    "exp": lambda at: [torch.exp(_numbers(at, 1000))],
+    "bfloat16 product": lambda at: [
+        _numbers(at, 128, 512).to(_HALF) @ _numbers(at, 512, 96).to(_HALF)  # oneDNN, AMX
+    ],
+    "softmax": lambda at: [F.softmax(_numbers(at, 50, 333), 1)],  # torch's own from here on
+    "layer_norm": lambda at: [F.layer_norm(_numbers(at, 16, 130), (130,))],
+    "sum": lambda at: [_numbers(at, 100_000).sum()],  # by threads
 }
+"""What differed under at least one of the settings, small and of every library."""
 
 
 def _numbers(where: torch.device, *shape: int) -> torch.Tensor:
@@ -128,10 +99,8 @@ def _numbers(where: torch.device, *shape: int) -> torch.Tensor:
     """
     size = torch.Size(shape).numel()
     whole = (np.arange(size, dtype=np.int64) * 7919 + 104_729) % 2003 - 1001
-    numbers = torch.empty(
-        size, dtype=torch.float32, device=host.LOCATION
-    )  # aligned as torch's own are
+    numbers = torch.empty(size, dtype=torch.float32, device=_HERE)  # aligned as torch's own are
     np.divide(whole.astype(np.float32), np.float32(500), out=numbers.numpy())
-    if where.type != host.LOCATION:
+    if where != _HERE:
         numbers = numbers.pin_memory().to(where, non_blocking=True)
     return numbers.reshape(shape)

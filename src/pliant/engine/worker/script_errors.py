@@ -66,14 +66,11 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
 
 
 def nondeterministic(error: BaseException) -> str | None:
-    """Return the sentence for an operation without equal bits, which a session has refused.
-
-    Not for a script that refuses such operations itself: that is still so behind its session.
-    """
+    """Return the sentence for an operation without equal bits, if its session refused those."""
     found = _NONDETERMINISTIC.search(str(error)) if isinstance(error, RuntimeError) else None
     torch: Any = sys.modules.get("torch")
     if found is None or torch is None or torch.are_deterministic_algorithms_enabled():
-        return None
+        return None  # behind its session only the script's own settings are left
     return (
         f"{found[1]} gives other bits from one time to the next on this device, which "
         'reduction="exact" does not allow; use another operation, or Session(reduction="fast")'
