@@ -19,16 +19,6 @@ COLUMNS = 320
 MOST_JOBS = 10
 """Jobs with a colour of their own; the rest is one."""
 
-WENT = (
-    ("useful_h", "training that counts", svg.TRAINING),
-    ("serving_h", "inference", svg.SERVING),
-    ("starting_h", "starting", "#edc948"),
-    ("paused_h", "paused", "#f28e2b"),
-    ("lost_h", "lost", "#d1495b"),
-    ("unused_h", "held, not training", "#8e5ea2"),
-    ("idle_h", "idle", svg.IDLE),
-)
-
 STYLE = """\
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}
 body{max-width:900px;margin:32px auto;padding:0 16px}h1{font-size:26px}
@@ -52,43 +42,18 @@ def page(
 
     ``advice`` is what follows from a sweep, or nothing; ``answers`` come before all figures.
     """
-    names = [one.way for one in columns]
     title = "What the cluster would do"
     parts = [f"<h1>{title}</h1>", f"<p><code>{escape(command)}</code></p>"]
     parts += [f"<p>{escape(answer)}</p>" for answer in answers]
-    if advice:
-        parts += [f"<p>{escape(advice)}</p>", _compared(columns)]
+    parts += [f"<p>{escape(advice)}</p>"] if advice else []
     parts.append(_table(columns))
-    parts.append(
-        svg.bars(
-            "Where the accelerator-hours went", names, _went(columns), unit="accelerator-hours"
-        )
-    )
-    if any(one.cost for one in columns):
-        costs = [Band("cost", svg.COLOURS[1], [one.cost for one in columns])]
-        parts.append(svg.bars("What the accelerators cost", names, costs, unit="cost"))
-    for name, simulation in zip(names, simulations, strict=True):
-        parts.append(svg.areas(f"{name}: who had how many", *_allocation(simulation)))
-        parts.append(svg.areas(f"{name}: use of the cluster", *_use(simulation)))
+    for column, simulation in zip(columns, simulations, strict=True):
+        parts.append(svg.areas(f"{column.way}: who had how many", *_allocation(simulation)))
+        parts.append(svg.areas(f"{column.way}: use of the cluster", *_use(simulation)))
     body = "\n".join(parts)
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head += f"<title>{title}</title><style>{svg.STYLE}{STYLE}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
-
-
-def _compared(columns: Sequence[Measures]) -> str:
-    """Draw what a sweep is about: how soon jobs are done, and how long they wait."""
-    hours = [
-        Band(
-            "completion, elastic jobs",
-            svg.COLOURS[0],
-            [one.elastic_completion_mean_s / 3600 for one in columns],
-        ),
-        Band("completion, all", svg.COLOURS[1], [one.completion_mean_s / 3600 for one in columns]),
-        Band("queue", svg.COLOURS[5], [one.queue_mean_s / 3600 for one in columns]),
-    ]
-    names = [one.way for one in columns]
-    return svg.lines("Mean times by value", names, hours, unit="hours")
 
 
 def _table(columns: Sequence[Measures]) -> str:
@@ -97,14 +62,6 @@ def _table(columns: Sequence[Measures]) -> str:
     lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="table"><table><tr>{head}</tr>{body}</table></div>\n'
-
-
-def _went(columns: Sequence[Measures]) -> list[Band]:
-    return [
-        Band(name, colour, [getattr(one, field) for one in columns])
-        for field, name, colour in WENT
-        if any(getattr(one, field) for one in columns)
-    ]
 
 
 def _use(simulation: Simulation) -> tuple[list[Band], float, str]:

@@ -1,4 +1,4 @@
-"""Pictures as SVG text: stacked areas over time, stacked bars, and lines over a setting.
+"""Pictures as SVG text: stacked areas over time.
 
 Owns scales, axes and colours.  Knows nothing of what is shown.  Nothing is loaded from anywhere, so
 that a page with these pictures opens without a network.
@@ -36,9 +36,6 @@ WIDTH, HEIGHT = 860, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 30, 34
 """Room for labels around the plot, in pixels."""
 
-LETTER = 6.0
-"""Width of one of a label."""
-
 
 class Band(NamedTuple):
     """One layer of a stack: its name, its colour, and a value for each place."""
@@ -50,7 +47,7 @@ class Band(NamedTuple):
 
 def areas(title: str, bands: Sequence[Band], width_s: float, unit: str) -> str:
     """Draw layers over time, one value for each ``width_s`` seconds."""
-    totals = _totals(bands)
+    totals = [sum(values) for values in zip(*(band.values for band in bands), strict=True)]
     most = _nice(max(totals, default=0.0))
     span_s = max(len(totals) * width_s, 1.0)
     floor = [0.0] * len(totals)
@@ -70,56 +67,7 @@ def areas(title: str, bands: Sequence[Band], width_s: float, unit: str) -> str:
     return _picture(title, [*frame, *shapes], shown)
 
 
-def bars(title: str, names: Sequence[str], bands: Sequence[Band], *, unit: str) -> str:
-    """Draw one stacked bar for each name, from left to right."""
-    totals = _totals(bands)
-    most = _nice(max(totals, default=0.0))
-    width = (WIDTH - LEFT - RIGHT) / max(len(names), 1)
-    shapes = [_y_axis(most, unit)]
-    for i, name in enumerate(names):
-        left, low = LEFT + width * (i + 0.2), 0.0
-        for band in bands:
-            value = band.values[i]
-            if value > 0:
-                top = _y(low + value, most)
-                tip = escape(f"{name}: {band.name} {_figure(value)}")
-                shapes.append(
-                    f'<rect x="{left:.1f}" y="{top:.1f}" width="{width * 0.6:.1f}" '
-                    f'height="{_y(low, most) - top:.1f}" fill="{band.colour}"><title>{tip}</title>'
-                    "</rect>"
-                )
-                low += value
-        middle = left + width * 0.3
-        shapes.append(_below(middle, width, name))
-        shapes.append(_text(middle, _y(low, most) - 5, _figure(totals[i]), anchor="middle"))
-    return _picture(title, shapes, [(band.name, band.colour) for band in bands])
-
-
-def lines(title: str, names: Sequence[str], series: Sequence[Band], *, unit: str) -> str:
-    """Draw one line for each series over named places."""
-    values = [value for one in series for value in one.values if not math.isnan(value)]
-    most = _nice(max(values, default=0.0))
-    step = (WIDTH - LEFT - RIGHT) / max(len(names), 1)
-    xs = [LEFT + step * (i + 0.5) for i in range(len(names))]
-    shapes = [_y_axis(most, unit)]
-    shapes += [_below(x, step, name) for x, name in zip(xs, names, strict=True)]
-    for one in series:
-        points = [(x, _y(v, most)) for x, v in zip(xs, one.values, strict=True) if v == v]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        shapes.append(
-            f'<polyline points="{path}" fill="none" stroke="{one.colour}" stroke-width="2"/>'
-        )
-        shapes += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{one.colour}"/>' for x, y in points
-        ]
-    return _picture(title, shapes, [(one.name, one.colour) for one in series])
-
-
 # --- parts
-
-
-def _totals(bands: Sequence[Band]) -> list[float]:
-    return [sum(values) for values in zip(*(band.values for band in bands), strict=True)]
 
 
 def _y(value: float, most: float) -> float:
@@ -157,13 +105,6 @@ def _x_axis(marks: Sequence[tuple[float, str]], word: str) -> str:
     wide, y = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM + 16
     shapes = [_text(LEFT + share * wide, y, text, anchor="middle") for share, text in marks]
     return "".join([*shapes, _text(WIDTH - RIGHT, y + 15, word, anchor="end")])
-
-
-def _below(x: float, width: float, name: str) -> str:
-    """Name a place below the axis: of ``key=value`` only the value, where it has no room."""
-    if len(name) * LETTER > width:
-        name = name.rpartition("=")[2]
-    return _text(x, HEIGHT - BOTTOM + 16, name, anchor="middle")
 
 
 def _text(x: float, y: float, text: str, *, anchor: str) -> str:
