@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from pliant.recipes.gpt import GPT, GPTConfig, next_byte_loss
 
 SIZES = {
-    "10M": GPTConfig.benchmark(),
+    "10M": GPTConfig(context=128, layers=12, dropout=0.0, tied=False),
     "300M": GPTConfig(context=128, width=1024, heads=16, layers=24, dropout=0.0, tied=False),
 }
 """By number of parameters: 9.64M and 303M (3.6 GB with Adam state)."""

@@ -24,10 +24,6 @@ def test_the_demo_model_has_about_three_million_parameters() -> None:
     assert 2.9e6 < parameters(GPTConfig()) < 3.5e6
 
 
-def test_the_benchmark_model_has_about_ten_million_parameters() -> None:
-    assert 9.5e6 < parameters(GPTConfig.benchmark()) < 10.5e6
-
-
 def test_tied_embeddings_are_one_parameter() -> None:
     model = GPT(TINY)
 

@@ -214,11 +214,7 @@ class JobLease:
                 _wait(min(1.0, found.ttl_s / (2 * BEATS_PER_TTL)))
 
     def _is_own(self, winner: LeaseRecord | None) -> bool:
-        """Whether a process of this job was quicker.
-
-        Raises:
-            LeaseHeldError: it was one of another job.
-        """
+        """Whether a process of this job was quicker."""
         if winner is not None and winner.job != self._job:
             raise self._refusal(f"job {winner.job} on {winner.node} has just taken it")
         return winner is not None

@@ -76,11 +76,7 @@ class ExplainCommand(RunCommand):
 
 
 def _refuse_torchruns(typed: Sequence[str]) -> None:
-    """Say what is ours in place of an option of torchrun that is typed first.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Say what is ours in place of an option of torchrun that is typed first."""
     flag = typed[0].partition("=")[0] if typed else ""
     if flag.replace("_", "-") in TORCHRUNS:
         raise ConfigError(

@@ -46,7 +46,7 @@ from pliant.cli.arguments import (
     users_of,
 )
 from pliant.cli.help import CommandGroup, argument, option
-from pliant.cli.screens import clock, job_panel
+from pliant.cli.screens import job_panel
 from pliant.cli.terminal import (
     PlainConsole,
     draw,
@@ -75,6 +75,7 @@ from pliant.observe.pool_history import Teller, sentence
 from pliant.observe.pool_usage import BY, PoolUsage, UsageRow, usage_of
 from pliant.observe.reading import every
 from pliant.observe.runs import find_running
+from pliant.observe.status_facts import clock
 from pliant.run import background
 from pliant.spec.load import parse, place_of
 from pliant.spec.model import NAME, NAME_RULE

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from pliant.observe.prose import pause, pool_line
 from pliant.observe.status_facts import (
     ailing_line,
     apart_line,
+    clock,
     hosts_lines,
     nonfinite_line,
     placed_line,
@@ -216,11 +216,6 @@ def stalled_line(status: dict[str, Any]) -> str | None:
     awaited = ", ".join(status.get("waits_for") or ())
     whom = f"; the others wait for {awaited}" if awaited else ""
     return f"no step for {duration(idle_s)}{usually}{whom}"
-
-
-def clock(at: float) -> str:
-    """Format a moment as the local time of day."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
 
 
 def duration(value_s: float) -> str:

@@ -241,11 +241,7 @@ def _jobs_file(directory: Path, name: str) -> Path:
 
 
 def _require_writable(path: Path) -> None:
-    """Find out before a long simulation what could not be written behind it.
-
-    Raises:
-        OSError: this file cannot.
-    """
+    """Find out before a long simulation what could not be written behind it."""
     is_new = not path.exists()
     path.open("a").close()
     if is_new:

@@ -22,13 +22,14 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from pliant.cli.screens import REFUSED, clock, is_last_word, job_panel, step_line
+from pliant.cli.screens import REFUSED, is_last_word, job_panel, step_line
 from pliant.cli.terminal import print_record
 from pliant.core.text import is_follower, line_left, printable_values, replica_of
 from pliant.machine.clock import Clock
 from pliant.observe.log import Record, number, worker_of
 from pliant.observe.prose import PROGRESS_S, line, resize_line
 from pliant.observe.status import ENDINGS, Board
+from pliant.observe.status_facts import clock
 from pliant.observe.timeline import Resize
 
 REFRESH_HZ = 4

@@ -139,9 +139,6 @@ def _place_that_answers(places: list[str], tls: TlsFiles | None) -> str:
 
     A process that hangs still listens.  Where none answers, the first that listens is asked, which
     says why.
-
-    Raises:
-        ConfigError: one is no place, or nobody listens at any of them.
     """
     if len(places) == 1:
         return places[0]

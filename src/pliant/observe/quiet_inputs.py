@@ -49,7 +49,6 @@ _rest_of_job = attrgetter(
 _rest_of_membership = attrgetter(
     *_others(Membership, "pulses", "committed", "wait"),
     *_others(PhaseWait, "hung_at_s", of="wait."),
-    *_others(PhaseWait, "hung_at_s", of="wait."),
 )
 _commits_of = attrgetter("committed", "wait.hung_at_s")
 

@@ -167,7 +167,8 @@ def hosts_after(record: Record, before: Mapping[str, Any] | None) -> dict[str, A
     [[host, why it can be one with nobody]]}.
     """
     nodes = _sets(record, "nodes")
-    told = [*([] if before is None else before["missed"]), *_missed_pairs(record)]
+    pairs = (sorted((host, other)) for host, others in _missed(record) for other in others)
+    told = [*([] if before is None else before["missed"]), *pairs]
     heads = {host: hosts[0] for hosts in nodes for host in hosts}
     missed = [[*pair] for pair in dict.fromkeys(map(tuple, told))]
     return {
@@ -286,10 +287,6 @@ def _missed(record: Record) -> list[tuple[str, list[str]]]:
         for host, others in said
         if isinstance(host, str) and isinstance(others, list)
     ]
-
-
-def _missed_pairs(record: Record) -> list[list[str]]:
-    return [sorted((host, other)) for host, others in _missed(record) for other in others]
 
 
 def _sets(record: Record, name: str) -> list[list[str]]:

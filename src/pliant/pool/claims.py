@@ -225,11 +225,7 @@ class Claims:
             self.by_name[known.name] = claimant
 
     def _replaced(self, claimant: Claimant) -> Claimant | None:
-        """Return the claimant of a name that another process uses now, if it is still there.
-
-        Raises:
-            RefusedError: its process lives.
-        """
+        """Return the claimant of a name that another process uses now, if it is still there."""
         if not claimant.is_gone:
             pid = claimant.report.pid
             if claimant.lives:

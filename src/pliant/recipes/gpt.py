@@ -40,11 +40,6 @@ class GPTConfig:
         if self.width % self.heads:
             raise ConfigError(f"width={self.width} is not a multiple of heads={self.heads}")
 
-    @classmethod
-    def benchmark(cls) -> GPTConfig:
-        """Return the sizes that the benchmarks use: about 10M parameters."""
-        return cls(context=128, layers=12, dropout=0.0, tied=False)
-
 
 class Attention(nn.Module):
     """Causal self-attention: every token sees itself and what came before."""

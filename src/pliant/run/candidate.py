@@ -186,11 +186,7 @@ class Candidate:
                 return await self._until_the_end(host)
 
     def _token(self, location: RegisterLocation) -> str:
-        """Return the token; a job that another host has begun has one already.
-
-        Raises:
-            ConfigError: that is not here.
-        """
+        """Return the token; a job that another host has begun has one already."""
         path = self.token_file
         found = None if path.exists() else StoredRegister(location.register).read()
         if found is not None and found.outcome is None:
@@ -229,11 +225,7 @@ class Candidate:
             self._serving = asyncio.create_task(self._agent.serve(places, read_token(path)))
 
     def _require_token(self, now_s: float) -> None:
-        """Wait for the token for a while only, once another host coordinates.
-
-        Raises:
-            ConfigError: it is still not there.
-        """
+        """Wait for the token for a while only, once another host coordinates."""
         sign = None if self._watch is None else self._watch.seen
         if self._serving is not None or sign is None:
             self._tokenless_since_s = None
@@ -243,11 +235,7 @@ class Candidate:
             raise missing_token(self.token_file, sign.url)
 
     def _is_over(self) -> bool:
-        """Whether this host's agent has ended.
-
-        Raises:
-            PermanentError: it is refused, or has found no coordinator for too long.
-        """
+        """Whether this host's agent has ended."""
         if self._serving is None or not self._serving.done():
             return False
         self._serving.result()

@@ -154,9 +154,6 @@ def _named(names: tuple[str, ...], before: SavedPool | None) -> tuple[str, ...]:
     """Return what devices are called from now on; not while somebody has one called otherwise.
 
     ``before`` is what the life before has left, whatever of it is forgotten.
-
-    Raises:
-        ConfigError: the command of a claim would go on with what is another's now.
     """
     if before is None:
         return names

@@ -141,11 +141,7 @@ def writable(out: Path) -> Path:
 
 
 def _refuse_what_is_no_file(out: Path) -> None:
-    """Refuse a pipe or a device under the name of a file of the run: reading it may never end.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse a pipe or a device under the name of a file of the run: reading it may never end."""
     for path in out.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another coordinator has just replaced it
             kind = stat.S_IFMT(path.lstat().st_mode)

@@ -26,7 +26,6 @@ class Recorded:
 
     jobs: int
     queue_mean_s: float
-    queue_p50_s: float
     queue_p99_s: float
     most: int
     """Accelerators in use at one moment, at most."""
@@ -68,7 +67,6 @@ def recorded(world: SimulatedWorld, *, until_s: float = math.inf) -> Recorded | 
     return Recorded(
         jobs=len(jobs),
         queue_mean_s=fmean(waits) if waits else math.nan,
-        queue_p50_s=quantile(waits, 0.5),
         queue_p99_s=quantile(waits, 0.99),
         most=spent.most,
         devices=world.cluster.devices,

@@ -349,7 +349,8 @@ def _difference_of_states(replayed_job: Job, recorded: Job) -> str | None:
         now, then = getattr(replayed_job, name), getattr(recorded, name)
         if now != then:
             where, now, then = _innermost(name, now, then)
-            return in_one_line(f"what the core knows differs in {where}: {_differing(then, now)}")
+            said = f"{_short(then)} was recorded, now {_short(now)}"
+            return in_one_line(f"what the core knows differs in {where}: {said}")
     return None
 
 
@@ -359,10 +360,6 @@ def _innermost(where: str, now: Any, then: Any) -> tuple[str, Any, Any]:
         if one.compare and a != b:
             return _innermost(f"{where}.{one.name}", a, b)
     return where, now, then
-
-
-def _differing(then: Any, now: Any) -> str:
-    return f"{_short(then)} was recorded, now {_short(now)}"
 
 
 def _refused(what: str, error: Exception) -> str:
