@@ -334,6 +334,10 @@ def test_the_picture_says_in_words_what_colours_say() -> None:
     of_kinds = {**scattered, "devices": named}
     assert "cuda:0, cuda:1, " in drawn(pool_panel(of_kinds, now_at=1120.0))
 
+    h200 = {"model": "NVIDIA H200", "memory_bytes": 143771 << 20}
+    models = {**scattered, "devices": [{**one, **h200} for one in STATUS["devices"]]}
+    assert "8 x NVIDIA H200, 140 GB" in drawn(pool_panel(models, now_at=1120.0))
+
     many = {**gpt, "devices": list(range(0, 400, 2))}
     assert "..." in drawn(pool_panel({**STATUS, "claims": [many]}, now_at=1120.0))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.run import host_devices
-from pliant.run.host_devices import HostDevices
+from pliant.run.host_devices import HostDevices, accelerators_called
 
 
 @pytest.fixture
@@ -46,6 +48,24 @@ def test_a_job_can_train_on_the_cpu_beside_accelerators() -> None:
     here = HostDevices.of({}, "cpu")
 
     assert (here.count(9), here.device_name(8)) == (9, "cpu")
+
+
+def test_devices_are_described_by_the_names_that_they_were_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Mapping[str, str]] = []
+
+    def look(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
+        seen.append(environ)
+        return (Accelerator(name="cuda:1", model="A"),)
+
+    monkeypatch.setattr(host_devices, "visible", look)
+
+    found = accelerators_called(["cuda:1", "cuda:0"], {"CUDA_VISIBLE_DEVICES": "0,1,2"})
+    assert found["cuda:1"].model == "A"
+    assert accelerators_called(["", ""], {}) == {}
+
+    assert [environ["CUDA_VISIBLE_DEVICES"] for environ in seen] == ["1,0"]
 
 
 @pytest.mark.usefixtures("two_kinds")

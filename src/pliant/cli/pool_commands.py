@@ -186,6 +186,7 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
         names=names,
         default_devices=here.count(),
         default_names=here.names,
+        environ=os.environ,
         file=file,
         capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
         forget=bool(given.get("forget")),

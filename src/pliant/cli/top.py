@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -87,6 +88,8 @@ def _figures(status: dict[str, Any]) -> RenderableType:
     text.append(f"   {status['free']} idle")
     if (rest := status["limit"] - status["in_use"] - status["free"]) > 0:
         text.append(f"   {rest} out of use", style="red")
+    for (model, size), number in Counter(map(_model_of, status["devices"])).items():
+        text.append(f"   {number} x {model}{size}" if model else "", style="dim")
     if status["follows"]:
         text.append(f"   follows {status['follows']}", style="dim")
     if status["recovering"]:
@@ -95,6 +98,12 @@ def _figures(status: dict[str, Any]) -> RenderableType:
     if status["failure"]:
         text.append(f"   the state cannot be written: {status['failure']}", style="bold red")
     return text
+
+
+def _model_of(device: dict[str, Any]) -> tuple[str, str]:
+    """Return what a device is, and how large; of a pool of before it is not known."""
+    size = device.get("memory_bytes")
+    return device.get("model") or "", f", {size / (1 << 30):.0f} GB" if size else ""
 
 
 def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:

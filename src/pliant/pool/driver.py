@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned, kinds
+from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import Demand, is_of
 from pliant.machine.clock import TICK_S, Clock
@@ -60,6 +61,7 @@ class PoolDriver:
         state: StateFile,
         watch: DeviceWatch,
         log: EventLog,
+        accelerators: Mapping[str, Accelerator] | None = None,
         pusher: Pusher,
         clock: Clock,
         wall: Callable[[], float] = time.time,
@@ -72,6 +74,9 @@ class PoolDriver:
 
         self.follows = follows
         """What sets the number of devices, if not people: a file, a trace."""
+
+        self.accelerators = accelerators or {}
+        """What is known of the devices, by their names."""
 
         self.blocked: set[int] = set()
         """Devices that belong to nobody and are used all the same."""

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from pliant.core.allocation import Standing, Summary, kinds
+from pliant.core.device_masks import Accelerator
 from pliant.core.device_names import kind_of
 from pliant.pool.allocator import classes_of
 from pliant.pool.claims import Claimant
@@ -104,11 +105,17 @@ def _devices(driver: PoolDriver, claims: list[dict[str, Any]]) -> list[dict[str,
     """Return those that there are, and of those that there were the ones that are not done with."""
     owners = {device: claim["name"] for claim in claims for device in claim["devices"]}
     leaving, saved = driver.claims.leaving, driver.saved
+
+    def known(device: int) -> Accelerator | None:
+        return driver.accelerators.get(name_of(saved, device))
+
     return [
         {
             "device": device,
             "name": name_of(driver.saved, device) or None,
             "kind": kind_of(name_of(driver.saved, device)) or None,
+            "model": None if (one := known(device)) is None else one.model,
+            "memory_bytes": None if one is None else one.memory_bytes,
             "claim": owners.get(device),
             "is_leaving": device in leaving,
             "is_cordoned": device in saved.cordoned,

@@ -6,11 +6,12 @@ Owns how many workers have room here.  Must not know how an accelerator is found
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from pliant.core.device_names import CPU, kind_of
+from pliant.core.device_masks import Accelerator
+from pliant.core.device_names import CPU, confinement, kind_of
 from pliant.core.errors import ConfigError
 from pliant.core.text import counted
 from pliant.machine.accelerators import visible
@@ -71,3 +72,9 @@ class HostDevices:
 def count_cores() -> int:
     """Return how many workers this machine has room for by its cores: they train on the CPU."""
     return len(os.sched_getaffinity(0))
+
+
+def accelerators_called(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, Accelerator]:
+    """Return what the devices of these names are, as far as they are of this host."""
+    around = confinement(names, environ=environ).variables
+    return {one.name: one for one in visible({**environ, **around})} if around else {}

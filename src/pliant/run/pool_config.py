@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import grp
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,9 @@ class PoolConfig:
     default_devices: int
     default_names: tuple[str, ...] = ()
     """What those are called."""
+
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By which this process sees the devices of the machine."""
 
     records: Path
     """Directory of the records of pools, and of each pool's own directory."""

@@ -44,6 +44,7 @@ from pliant.pool.claim_client import Pusher
 from pliant.pool.devices import DeviceWatch, SharedDeviceWatch, read_number, replayed, watched
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import StateFile, at_rest
+from pliant.run.host_devices import accelerators_called
 from pliant.run.pool_config import Capacity, PoolConfig, begun, changes, check_promises
 from pliant.run.run_directory import ENDING_S, locked, make_private
 
@@ -144,6 +145,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
                     else SharedDeviceWatch(out / DEVICES, log, gid=config.gid)
                 ),
                 log=log,
+                accelerators=accelerators_called(saved.names, config.environ),
                 pusher=Pusher(),
                 clock=Clock(),
                 settings=config.settings,
