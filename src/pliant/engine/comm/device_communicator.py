@@ -21,11 +21,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
-from pliant.engine.comm.communicator import Communicator, Piece, SharedMemory, Transfer
+from pliant.engine.comm.communicator import Communicator, Piece, Transfer
 from pliant.engine.comm.sockets import SocketCommunicator
 from pliant.engine.device import host
 
@@ -131,6 +131,7 @@ class DeviceCommunicator(Communicator):
         """
         super().__init__(sockets.end.generation, rank=sockets.rank, size=sockets.size)
         self.end = sockets.end
+        self.shared, sockets.shared = sockets.shared, None
         self.device = where
         self.moved_by = library.name
         self._sockets = sockets
@@ -197,10 +198,6 @@ class DeviceCommunicator(Communicator):
         """Send a note to everybody by sockets, and wait for theirs."""
         return self._sockets.share(name, payload)
 
-    def share_memory(self, shared: SharedMemory | None) -> None:
-        """See ``Communicator``."""
-        self.shared = shared
-
     def abandon(self, reason: str) -> None:
         """Reset all connections, so that the others notice; then end what the device does."""
         self._sockets.abandon(reason)
@@ -211,7 +208,8 @@ class DeviceCommunicator(Communicator):
         self._sockets.close()
         self.end_group()
         if self._stream is not None:  # what was queued behind aborted work ends by itself, and soon
-            _within(QUIET_S, self._stream.query)
+            with suppress(RuntimeError):  # of a device that has failed
+                _within(QUIET_S, self._stream.query)
 
     # --- how ---------------------------------------------------------------------------------
 
