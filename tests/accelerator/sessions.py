@@ -220,5 +220,22 @@ def check_nothing_is_read_behind_the_vote() -> None:
         assert on_device == digest_of_row("cpu", **row), name
 
 
+def check_a_device_that_fails_says_so_and_nothing_hides_it() -> None:
+    """The last check: nothing works on that device from here on."""
+    case = models.build("gpt", randomness=False)
+    sim.move(case, "sim:1")
+    try:
+        with case.session() as session:
+            for step in session.steps(4):
+                for batch in step:
+                    if step.index == 2:
+                        sim.install().fail(1, "fell off")
+                    loss, weight = case.compute(batch)
+                    step.backward(loss, weight=weight)
+    except RuntimeError as error:
+        found = error
+    assert ("fell off" in str(found), found.__context__) == (True, None)
+
+
 if __name__ == "__main__":
     checks.main(globals())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -195,8 +195,7 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._context is not None:
-            end_if_device_is_over(self._context, rest[0] if rest else None)
+        is_device_over = end_if_device_is_over(self._context, rest[0] if rest else None)
         self._parts.look_for_cause(rest)
         self._note_failure(rest[0] if rest else None)
         is_stopped = kind is SystemExit and self._training.is_stopped
@@ -207,8 +206,9 @@ class Session:
         except Exception as error:
             self._note_failure(error)
             raise
-        finally:
-            self._release()
+        finally:  # a device that has failed says so again, and nothing new
+            with suppress(RuntimeError) if is_device_over else nullcontext():
+                self._release()
 
     def close(self) -> None:
         """End the session as leaving its ``with`` block does; a second call does nothing."""

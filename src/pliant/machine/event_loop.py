@@ -20,9 +20,11 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What asks a whole job to end: of a batch system, a service manager, a closed terminal.  Slurm
-sends SIGUSR1 or SIGUSR2 where it is asked to warn (``--signal=USR1@60``)."""
+WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What Slurm sends where it is asked to warn (``--signal=USR1@60``), however long before."""
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, *WARNING_SIGNALS)
+"""What asks a whole job to end: of a batch system, a service manager, a closed terminal."""
 
 
 async def within(awaited: Awaitable[T], limit_s: float) -> T | None:

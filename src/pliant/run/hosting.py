@@ -37,7 +37,7 @@ from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.event_loop import END_SIGNALS, aside, cancelled, on_signals
+from pliant.machine.event_loop import END_SIGNALS, WARNING_SIGNALS, aside, cancelled, on_signals
 from pliant.machine.processes import ProcessMark, oom_kills, this_boot
 from pliant.machine.registry import RuntimeFiles, name_taken, running_jobs
 from pliant.machine.tls import ServedTls
@@ -351,10 +351,10 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
 def _interrupts(host: Host, out: Path) -> dict[int, Callable[[], None]]:
     """Turn SIGINT and ``END_SIGNALS`` into a request to stop, a second SIGINT into the end."""
 
-    def stop(why: str) -> None:
+    def stop(why: str, *, is_pressed: bool = True) -> None:
         host.asked.append(why)
         host.stopped.set()
-        host.driver.put(StopRequested(is_pressed=True))
+        host.driver.put(StopRequested(is_pressed=is_pressed))
 
     def interrupt() -> None:
         if "Ctrl-C" in host.asked:
@@ -363,15 +363,16 @@ def _interrupts(host: Host, out: Path) -> dict[int, Callable[[], None]]:
             host.log.write("interrupted")
             stop("Ctrl-C")
 
-    def told(why: str) -> Callable[[], None]:
+    def told(why: str, *, is_pressed: bool = True) -> Callable[[], None]:
         def stop_for_it() -> None:
             host.log.write("note", text=f"{why}; to go on: pliant resume {out}")
-            stop(why)
+            stop(why, is_pressed=is_pressed)
 
         return stop_for_it
 
     heeded: dict[int, Callable[[], None]] = {
-        number: told(number.name + SIGNAL_CAME) for number in END_SIGNALS
+        number: told(number.name + SIGNAL_CAME, is_pressed=number not in WARNING_SIGNALS)
+        for number in END_SIGNALS
     }
     return heeded | {signal.SIGINT: interrupt, signal.SIGHUP: told(TERMINAL_CLOSED)}
 

@@ -248,17 +248,20 @@ def end_for_device(context: WorkerContext, sentence: str) -> NoReturn:
     _end_with(context, EXIT_FAILED, lambda: (EXIT_FAILED, ExitKind.DEVICE, sentence))
 
 
-def end_if_device_is_over(context: WorkerContext, error: object) -> None:
-    """End the process if this error means that every call to the device fails from now on.
+def end_if_device_is_over(context: WorkerContext | None, error: object) -> bool:
+    """End a worker if this error means that every call to the device fails from now on.
 
-    Else what else is done at the end hides the error, or waits for ever.
+    Else what else is done at the end hides the error, or waits for ever.  Return whether it does,
+    where no job is to hear of it.
     """
     if not isinstance(error, BaseException):
-        return
-    found = device_errors.found_in(error, context.assignment.device_name)
-    if found is None or not found.is_over:
-        return
-    _end_with(context, EXIT_FAILED, lambda: _failed(context, error))
+        return False
+    name = "" if context is None else context.assignment.device_name
+    found = device_errors.found_in(error, name)
+    is_over = found is not None and found.is_over
+    if is_over and context is not None:
+        _end_with(context, EXIT_FAILED, partial(_failed, context, error))
+    return is_over
 
 
 def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind, str]:
@@ -383,6 +386,9 @@ def _ended_well(context: WorkerContext, *, is_help: bool = False) -> tuple[int, 
     if context.refusal is not None:
         return _refused(context, *context.refusal)
     if context.failure is not None:  # which the script has caught
+        of_device = device_errors.found_in(context.failure, context.assignment.device_name)
+        if of_device is not None:
+            return EXIT_FAILED, of_device.kind, _shortened(of_device.sentence)
         return EXIT_FAILED, ExitKind.SCRIPT, _shortened(script_errors.in_one_line(context.failure))
     if context.session is None and is_help:
         script = " ".join(context.assignment.work.command)
