@@ -129,7 +129,7 @@ def events_page() -> str:
     text = f"# Events and commands\n\n{MADE}\n"
     text += (
         "A line of `events.jsonl` has `kind` (the name below), `at` and "
-        "the fields. What else it tells, such as `note`, is for people.\n"
+        "the fields. What else it tells is in [records](records.md).\n"
     )
     for title, kinds in (
         ("What workers say", WorkerEvent),

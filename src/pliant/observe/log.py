@@ -9,58 +9,8 @@ A record::
     {"v": 1, "at": 1767225600.0, "mono": 8123.25, "job": "gpt", "kind": "switched",
      "replica": "r3", "generation": 4, "step": 118}
 
-``incarnation`` says which coordinator wrote it, and is left out where there can be but one.  While
-one follows another both may write for a moment: from the first record of the newer one on, what
-the older one writes is no longer true, and is left out when the log is read; except commits,
-which are the workers' own.
-
-``at`` is wall-clock time for people; ``mono`` is the node's monotonic clock, which all processes
-of a node share, and the only one that durations are computed from.  Kinds are the core's events
-and commands by their snake_case name, and these:
-
-    job_started   command, cwd, out, url, pid, min_replicas, max_replicas, start_replicas; again
-                  when a job is resumed: what ran before is gone
-    coordinator_started  out, url, pid; another coordinator goes on with what runs
-    worker        replica, node, pid, device
-    plan          num_slots, total_steps, num_samples, global_batch, micro_batch
-    decision      target_replicas, reason, would_change, looks_again_s, ...; the last is None if
-                  time alone brings no other answer
-    policy_changed  policy, min_replicas, max_replicas; also of a coordinator that takes over
-    switch, reform  with ``by: register``: its coordinator was killed before it could log the order
-    commit        step, generation, loss, grad_norm, samples, step_s, by; nonfinite (what of its
-                  result is nan or inf) and skipped (it changed nothing), if something is
-    nodes_apart   pairs: [[two nodes that do not reach each other, how often in a row, again_s]],
-                  all that are known; again_s, until one replica tries it, is None once it may
-    nodes_silent  nodes: all whose agents are connected and say nothing; heard: again, since before
-    devices_ailing  node, ailments: [[device of it that gets no worker, why]], all that are
-    joint_nodes   see ``status_facts``: hosts, nodes, alone, unable; since before: joined, missed
-    replicas_slow  replicas: [[one that is far slower than the others, how many times, for how many
-                  seconds]], all that people hear of
-    note          replica, text; lasting: it says that results may be wrong
-    metrics       step, values
-    traceback     replica, text
-    usage         replica, sentence
-    resumed       replica, sentence
-    interval_chosen  replica, reason
-    slots_moved   replica (who says so), generation, step (the first), replicas, sizes, paces_us:
-                  how many slots each computes, if not evenly or otherwise than before, and why
-    save_failed   replica, committed, reason, retry_s
-    pool          pool, team, priority, admission, devices, offered, wanted, reason,
-                  is_suspended, silence; again at every change
-    declined      reason, request (the event under its kind): a request of a person or a pool
-                  that is refused; there is no other record of it
-    interrupted   Ctrl-C was pressed once
-    job_ended     exit_code, reason
-    core_began    now_s, version, settings, register, is_asked: with what the core of a coordinator
-                  begins (``observe.core_values``); every event has the ``now_s`` of its being told
-    heard         signs: what the core was told besides (``observe.quiet_inputs``)
-    core_state    version, settings, state: what the core knows by now
-    end_job       also by = process if it was not the core that ended the job
-    log_continued carried; begins each part but the first (see ``observe.parts``).  ``carried`` are
-                  records of parts before, as they were, that readers may not do without; they
-                  count where the parts before are gone
-
-A reader must ignore kinds and fields it does not know: within a schema version both only grow.
+``docs/reference/records.md`` has the fields of each kind, and says whose records count.  Kinds are
+the core's events and commands by their snake_case name, and some more.
 """
 
 from __future__ import annotations

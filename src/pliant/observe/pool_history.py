@@ -2,22 +2,6 @@
 
 Owns the choice of what people are told, and its words; every reason is the sentence that the
 decision itself carried.  Knows nothing of columns or colours.
-
-Kinds of a pool's log beside the core's events and actions (``core.allocation.values``):
-
-    pool_started  name, life, devices, names (of devices that have some), capacity, follows, url,
-                  user, boot
-    pool_began    now_s, version, beginning: with what its core begins (``observe.core_values``);
-                  every event has the ``now_s`` of its being told
-    holding       claims: name, team, devices, waits; every few minutes, for ``pool_usage``
-    release       name, by, notice_s; who may has ended a claim of somebody
-    gone          name, reason; a claimant that has ended, died or fallen silent
-    ended         name, device, pids, reason; processes that did not leave a device in time
-    not_ended     name, device, reason
-    complaint     reason; what the capacity follows cannot be read
-    not_written   reason; the state cannot be written
-    records_lost  number; of records that could not be written before this one
-    pool_stopped  name, keeping
 """
 
 from __future__ import annotations

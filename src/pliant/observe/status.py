@@ -1,44 +1,8 @@
 """What a job is doing now: the one answer behind ``pliant status``, REST and the live view.
 
-Owns the documented shape below.  Knows nothing of files, HTTP or terminals: a ``Board`` eats the
-records of the event log in file order, in bounded memory, and can be asked at any time.
-
-Shape of ``as_json`` (fields are only ever added; null: not known yet)::
-
-    job                 name
-    state               starting, training, waiting (below the minimum, or for its pool),
-                        stopping, finished, failed, stopped, suspended, lost; killed (runs)
-    generation, step    newest generation that anyone entered; number of committed steps
-    total_steps         steps the script asked for, or null
-    target_replicas     wanted; min_replicas and max_replicas are its bounds
-    num_slots           K, the most replicas that can share a step, or null
-    replicas            [{name, state, pids, node, device (of a pool, of the first worker),
-                        device_name (such as cuda:GPU-8f3a...; or empty), hosts (all that it has
-                        workers on, its node first)}]; state is starting, spare (ready to join),
-                        joining, training, waiting, leaving or finished; the gone are not listed
-    loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
-    nonfinite           {step, what, steps, skipped}: the newest nan or inf, how many, or null
-    warnings            [{text, by (a replica), at}]: what says that results may be wrong, each once
-    idle_s, waits_for   seconds since the newest commit, or null; whom the others wait for now
-    steps_lost, stale   committed steps that were done again; messages of another generation
-    events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
-                        generation, step, num_replicas, pause_s, ready_s, steps_lost}
-    checkpoint          the newest durable one: {name, committed, at, seconds}, or null
-    checkpoint_failure  why the last save failed: {reason, at, retry_s}, or null since one did not
-    restored            what this history began from: {checkpoint, committed, lineage}, or null
-    decision            {target_replicas, reason, at} of the last decision, or null
-    apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
-    silent              [{node (its agent says nothing), since}]
-    ailing              [{node, device (which gets no worker), why}]
-    hosts               {hosts (of a node), nodes: [[head, parts ...]], alone: [names], missed:
-                        [[two that did not reach each other]], unable: [[name, why it can be one
-                        with nobody]]}, null: a node is one host
-    slow                [{replica (far slower than the others), times (as long), since}]
-    placed              {rule (such as spread:rack), sites: {each: [replicas]}}, null: anywhere
-    pool                {pool, team, priority, admission (waiting, running, suspending), devices
-                        (held), offered, wanted, reason, is_suspended, silence (why)}, or null
-    exit_code, reason   once it has ended, else null
-    out, url, pid       where its files are, and where it answers; workers_per_replica
+Owns the shape of ``as_json``; ``docs/reference/records.md`` has its fields.  Knows nothing of files
+or terminals: a ``Board`` eats the records of the event log in file order, in bounded memory, and
+can be asked at any time.
 """
 
 from __future__ import annotations
@@ -225,7 +189,7 @@ class Board:
         self.timeline.bound()
 
     def as_json(self, *, idle_s: float | None = None, waits_for: Iterable[str] = ()) -> Record:
-        """Return the documented shape (see the module); what is given only its reader can know."""
+        """Return the documented shape; what is given only its reader can know."""
         return {
             "job": self.job,
             "state": self.state,

@@ -4,15 +4,6 @@ Owns, of each fact, what it is as of a record of the log, and the line in which 
 nodes that do not reach each other, nodes whose agents are silent, replicas that are slow, steps
 that were not finite, sites of a placement, and hosts that together are one node.  Knows nothing of
 how any of it is found out.
-
-A record ``joint_nodes``::
-
-    hosts    of one node
-    nodes    [[head, parts ...]], all that are
-    alone    hosts that are of none, and wait
-    joined   those of ``nodes`` that have become one since the record before
-    missed   [[host, [others of its node that it does not reach]]], said since then
-    unable   [[host that can be one with nobody now, why]]
 """
 
 from __future__ import annotations

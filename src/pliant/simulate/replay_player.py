@@ -1,34 +1,8 @@
 """Plays a scenario file: events in column 0, what a coordinator answered indented below them.
 
 Owns the order of events and the time.  Whose coordinator answers is a ``Driver``'s to say: the same
-file is played by each, and the answers must be the same.  A file reads like this::
-
-    policy min=1 max=4 start=2
-    waits heartbeat_s=10
-    at 0 node n1 devices=4
-      start r1 on n1
-    at 1 spare r1 r2
-      prepare 1 r1*,r2* origin=r1
-    at 2 exit r1 signal SIGKILL     # a comment
-      ...
-    until 12 r2                     # ticks every second, and r2 gives signs of life
-    at 13 restart                   # another coordinator takes over, with what the register tells
-    at 13 node n1 devices=4 runs=r2
-      roll-call r2
-    at 14 old broken 1 r2           # the one before it is still there, and hears this
-      conflict: another coordinator has taken over
-
-``placement spread:rack`` says where replicas go by labels of nodes (``node n1 devices=4
-labels=rack=a,host=x``); ``nodes come`` that the job waits for others while too few are there.
-A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
-the same words set another while the job runs.  What is held back is shown as ``wait until``;
-``explain`` on a line of its own shows the reason of the last decision.  A file that was made of a
-recorded run (``pliant replay --to-scenario``) may begin with ``limits`` of its job, with the
-``register`` that its coordinator has found, or in the midst of a run, with its ``state``.
-
-In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  A restored checkpoint is
-written ``name@committed/lineage``.  ``pytest --rewrite`` refreshes the answers; a person reads the
-difference.
+file is played by each, and the answers must be the same.  ``docs/howto/replay-a-run.md`` has the
+form of a file.
 """
 
 from __future__ import annotations

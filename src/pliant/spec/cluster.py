@@ -2,15 +2,7 @@
 
 Owns the names and the bounds of what can be said, and the sentence for each contradiction.  Knows
 nothing of what follows from it; teams and classes are those of a pool's file.
-
-    apiVersion: pliant.dev/v1alpha1
-    kind: Cluster
-    spec:
-      nodes:
-        - {name: base, count: 4, devices: 8, pricePerDeviceHour: 2.5}
-        - {name: spot, count: 24, pricePerDeviceHour: 0.9, capacity: p3-trace.csv}
-      inference:
-        - {name: chat, load: day.csv, repeatInSeconds: 86400}
+``docs/howto/simulate-a-cluster.md`` shows one.
 """
 
 from __future__ import annotations

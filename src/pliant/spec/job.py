@@ -4,18 +4,7 @@ Owns the names and the bounds of what can be asked for, and the sentence for eac
 the impossible; and of the limits (how long a job waits for what) the translation to the core's and
 back: that all of the core's are here a test proves, and defaults are the core's.  Knows nothing of
 processes, ports or where a job runs; the elastic policy has a module of its own.
-
-    apiVersion: pliant.dev/v1alpha1
-    kind: ElasticJob
-    metadata: {name: gpt}
-    spec:
-      elasticPolicy: {minReplicas: 1, maxReplicas: 4}
-      startReplicas: 2
-      workersPerReplica: 1
-      hostsPerReplica: 1
-      pool: {name: default, team: vision, priority: high}
-      limits: {hangInSeconds: 600}
-      command: [examples/train_gpt.py, --steps, "500"]
+``docs/howto/run-a-job.md`` shows one.
 """
 
 from __future__ import annotations

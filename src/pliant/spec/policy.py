@@ -2,12 +2,6 @@
 
 Owns the names of the fields outside (those of HyperPod's ``elasticPolicy``, where it has them) and
 that the core's rules refuse what contradicts itself.  Defaults and contradictions are the core's.
-
-    elasticPolicy:
-      minReplicas: 2
-      maxReplicas: 8
-      scalingTimeoutInSeconds: 60
-      backoff: {initialInSeconds: 30, factor: 2, maxInSeconds: 600}
 """
 
 from __future__ import annotations

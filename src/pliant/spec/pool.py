@@ -2,17 +2,7 @@
 
 Owns the names and the bounds of what can be said, and the sentence for each contradiction.  Knows
 nothing of who asks for devices; what a quota or a class does is the core's.
-
-    apiVersion: pliant.dev/v1alpha1
-    kind: Pool
-    metadata: {name: default}
-    spec:
-      devices: 8
-      priorityClasses:
-        - {name: nightly, value: -500}
-      teams:
-        - {name: vision, quota: 5}
-        - {name: speech, quota: 3, borrowLimit: 2, reclaim: {from: LowerPriority, by: [urgent]}}
+``docs/howto/share-a-pool.md`` shows one.
 """
 
 from __future__ import annotations

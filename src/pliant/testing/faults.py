@@ -3,17 +3,8 @@
 Owns the points' names, the plan of faults and the one hook that the engine's probe calls.  Knows
 nothing of torch, of the engine or of a job; without ``install`` it does nothing.
 
-A plan is text, so that it travels as a script's argument:
-
-    r2@vote:7=SIGKILL          replica r2 kills itself at point "vote" of step 7
-    r3@transfer=SIGSTOP        the first time r3 passes "transfer"
-    r1@tail:4=hang:2.5         r1 sleeps for 2.5 s
-    r1@tail:4=lock:2.5         the same, and keeps the interpreter lock meanwhile
-    r1@tail:4=raise            r1 raises InjectedError
-    r1@build:3+=SIGKILL        the first time r1 passes "build" with 3 steps committed or more
-    *@share:3+=SIGSTOP         likewise, any replica and each of them
-
-Several are joined by commas.  Each happens once.
+A plan is text, so that it travels as a script's argument: ``r2@vote:7=SIGKILL,r1@tail=hang:2.5``.
+``docs/howto/test-against-faults.md`` has the form.  Each fault happens once.
 """
 
 from __future__ import annotations
@@ -94,7 +85,7 @@ def parse(text: str) -> tuple[Fault, ...]:
     """Read a plan of faults.
 
     Raises:
-        ValueError: the text does not follow the form shown at the top of this module.
+        ValueError: the text does not follow the form.
     """
     return tuple(_parse_one(part.strip()) for part in text.split(",") if part.strip())
 
