@@ -135,3 +135,42 @@ def test_no_delays_leave_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with sdpa_kernel(SDPBackend.MATH):
         alone = models.train(models.build("gpt", randomness=False), outcome.steps)
     outcome.check(alone)
+
+
+POINTS = ("micro_batch", "bucket", "reduced", "vote", "commit", "tail")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", ["host", "library"])
+def test_a_kill_at_each_point_of_a_step_leaves_no_trace(
+    tmp_path: Path, exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three replicas the oldest is killed, each time in another phase."""
+    monkeypatch.setenv("SIM_ASYNC", "1")
+    victims = [f"r{number}" for number in range(1, len(POINTS) + 1)]
+    plan = ",".join(
+        f"{victim}@{point}:{8 * number}+=SIGKILL"
+        for number, (victim, point) in enumerate(zip(victims, POINTS, strict=True), start=1)
+    )
+
+    def wait_for_kills(job: RunningJob) -> None:
+        job.wait_for(
+            lambda: set(victims) <= {end["replica"] for end in job.records("exited")},
+            "all are killed",
+        )
+
+    outcome = run_until_over(
+        tmp_path,
+        "gpt",
+        wait_for_kills,
+        replicas=3,
+        restarts=len(POINTS),
+        pace=0.05,
+        faults=plan,
+        options={"randomness": False},
+        arguments=("--device", "sim", *["--by-library"] * (exchange == "library")),
+    )
+
+    with sdpa_kernel(SDPBackend.MATH):
+        alone = models.train(models.build("gpt", randomness=False), outcome.steps)
+    outcome.check(alone)
