@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.accelerator import checks
 from tests.engine import models
+from tests.engine.sharding.test_fsdp import check_on
 from tests.processes import test_durable as durable
 from tests.processes.elastic import kill_worker, run, run_until_over, scale, wait_for_members
 from tests.processes.launching import RunningJob
@@ -55,6 +57,13 @@ def test_what_hooks_hand_over_is_used_in_order(is_async: bool) -> None:
     assert checks.failed_in(LEAVES, is_async=is_async) == {}
 
 
+def test_each_slots_leaves_and_draws_are_those_of_a_whole_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_ASYNC", "1")
+    check_on(tmp_path, "sim")
+
+
 def test_a_replica_of_two_workers_under_fully_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +72,38 @@ def test_a_replica_of_two_workers_under_fully_shard(
     outcome = run(tmp_path, "gpt", STEPS, nothing, replicas=1, **meshed(sizes, *ON_DEVICE))
 
     outcome.check(whole(STEPS))
+
+
+@pytest.mark.slow
+def test_a_model_that_each_of_two_workers_has_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_ASYNC", "1")
+    more = meshed({"shard": 2}, *ON_DEVICE) | {"options": {"randomness": False}}
+    outcome = run(tmp_path, "cnn", STEPS, nothing, replicas=1, **more)
+
+    outcome.check(models.train(models.build("cnn", randomness=False), STEPS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "sizes"), [("gpt", {"shard": 2}), ("staged", {"pp": 2})])
+def test_evaluations_and_saved_weights(
+    tmp_path: Path, model: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_ASYNC", "1")
+    saved, digests = [], set()
+    for device in ("sim", "cpu"):
+        saved.append(tmp_path / f"{device}.pt")
+        more = meshed(sizes, "--device", device, "--save", str(saved[-1]))
+        more["options"]["is_judged"] = True
+        outcome = run(tmp_path / device, model, STEPS, nothing, replicas=1, **more)
+        digests |= {line["digest"] for line in outcome.digests}
+
+    assert len(digests) == 1
+    on_device, on_host = (torch.load(path, weights_only=True) for path in saved)
+    assert {value.device.type for value in on_device.values()} == {"cpu"}
+    assert on_device.keys() == on_host.keys()
+    assert all(torch.equal(on_device[name], value) for name, value in on_host.items())
 
 
 @pytest.mark.soak

@@ -226,7 +226,7 @@ def gpt(
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
 
     def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
-        tokens, targets = batch
+        tokens, targets = (part.to(model.position.weight.device) for part in batch)
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         return loss, float((targets != -100).sum())
 
@@ -280,6 +280,7 @@ def staged(
 
     def score(batch: Batch) -> torch.Tensor:
         losses: list[torch.Tensor] = []
+        batch = batch.to(device)
         inputs = batch[:, :-1].contiguous()  # torch 2.11 refuses others
         schedule.eval(inputs, target=batch[:, 1:], losses=losses)
         loss = torch.stack(losses).mean() if losses else torch.zeros((), device=device)

@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 from tests.engine import models
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pliant
 from pliant import Session
@@ -41,8 +40,8 @@ def main() -> None:
     if options.device == "sim":
         from tests.accelerator import sim
 
-        number = "".join(filter(str.isdigit, me)) or "0"  # other delays in each replica
-        os.environ["SIM_SEED"] = os.environ.get("SIM_SEED", "") + number
+        # Other delays in each worker.
+        os.environ["SIM_SEED"] = os.environ.get("SIM_SEED", "") + "".join(filter(str.isdigit, me))
         sim.install()
     if options.mesh:
         pliant.mesh(**json.loads(options.mesh))
@@ -87,8 +86,7 @@ def main() -> None:
 
     who_breaks, breaks_at = options.break_at
     break_at = int(breaks_at) if who_breaks in (me, "all") else None
-    digest = trained(
-        options,
+    digest = models.train(
         case,
         options.steps,
         on_session=on_session,
@@ -110,14 +108,6 @@ def main() -> None:
     append(options.digest_file, line)
 
 
-def trained(options: argparse.Namespace, case: models.Case, *given: Any, **more: Any) -> str:
-    """Train; return the digest."""
-    if not options.plain_attention:
-        return models.train(case, *given, **more)
-    with sdpa_kernel(SDPBackend.MATH):
-        return models.train(case, *given, **more)
-
-
 def prepare(options: argparse.Namespace, case: models.Case) -> None:
     """Put the model, and new tensors, where they are to be; break what is to be broken."""
     if options.device != "cpu":
@@ -128,6 +118,8 @@ def prepare(options: argparse.Namespace, case: models.Case) -> None:
         from tests.accelerator.stand_in import StandIn
 
         transport.LIBRARIES[options.device] = cache(StandIn)
+    if options.plain_attention:
+        torch.backends.cuda.enable_flash_sdp(enabled=False)  # of the CPU, too
     if options.default_device is not None:
         torch.set_default_device(options.default_device)
     if options.unsent:

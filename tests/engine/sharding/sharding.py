@@ -1,6 +1,8 @@
 """One of two processes that shard a model; prints what each slot's gradient is.
 
-python tests/engine/sharding/sharding.py DIRECTORY RANK
+python tests/engine/sharding/sharding.py DIRECTORY RANK [KIND]
+
+KIND: of the devices, one per process.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from pliant.core.errors import UsageError
+from pliant.engine.device import here
 from pliant.engine.local_tensors import local_of, part_of, sharded_like, whole_of
 from pliant.engine.sharding import device_mesh, whole_draws
 from pliant.engine.sharding.fsdp import SlotGradients
@@ -34,10 +37,19 @@ FACTORS = (0.5, 3.0)
 
 def main() -> None:
     directory, rank = Path(sys.argv[1]), int(sys.argv[2])
+    kind, backend = sys.argv[3] if len(sys.argv) > 3 else "cpu", "gloo"
     torch.set_num_threads(1)
+    if kind != "cpu":
+        from tests.accelerator import sim
+
+        sim.install()
+        torch.accelerator.set_device_index(rank)
+        torch.set_default_device(kind)
+        here.choose([torch.zeros(1)])
+        backend = f"cpu:gloo,{kind}:{dist.get_default_backend_for_device(kind)}"
     store = FileStore(str(directory / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=2)
+    mesh = init_device_mesh(kind, (2,), mesh_dim_names=("shard",))
     torch.manual_seed(3)
     whole = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))  # shards are uneven
     model = copy.deepcopy(whole)
@@ -54,7 +66,7 @@ def main() -> None:
             parameter.grad = None
 
         parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
-    slots = [torch.randn(4, 5, generator=torch.Generator().manual_seed(slot)) for slot in (0, 1)]
+    slots = [torch.arange(20.0).reshape(4, 5).sin() * (slot + 1) for slot in (0, 1)]
     model(slots[rank]).square().mean().backward()
 
     for slot, batch in enumerate(slots):
@@ -86,10 +98,10 @@ def draw(mesh: Any) -> None:
     whole_draws.install()
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(5, 7), nn.Linear(6, 3))  # shards by rows are uneven
-    whole = copy.deepcopy(model).to_empty(device="cpu")
+    whole = copy.deepcopy(model).to_empty(device=mesh.device_type)
     fully_shard(model[0], mesh=mesh)
     fully_shard(model[1], mesh=mesh, shard_placement_fn=lambda one: Shard(one.ndim - 1))
-    model.to_empty(device="cpu")
+    model.to_empty(device=mesh.device_type)
     each: Any
     for each in (whole, model):
         torch.manual_seed(4)

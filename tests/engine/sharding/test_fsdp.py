@@ -24,9 +24,14 @@ SEEN = ("2.11", "2.15")
 def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
     tmp_path: Path,
 ) -> None:
-    commands = [(SCRIPT, tmp_path, rank) for rank in (0, 1)]
+    check_on(tmp_path)
 
-    both = run_together(*commands, cwd=tmp_path, environment=os.environ)
+
+def check_on(directory: Path, *kind: str) -> None:
+    """Run both processes, on devices of a kind, and look at what they say."""
+    commands = [(SCRIPT, directory, rank, *kind) for rank in (0, 1)]
+
+    both = run_together(*commands, cwd=directory, environment=os.environ)
 
     names = ["0.bias", "0.weight", "2.bias", "2.weight"]
     assert [process.returncode for process in both] == [0, 0], both
