@@ -52,11 +52,14 @@ def on_cpu(directory: Path, model: str, steps: int, sizes: dict[str, int]) -> st
     return str(digest)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "is_async", [pytest.param(False, marks=pytest.mark.slow), True], ids=["sync", "async"]
+)
 def test_what_hooks_hand_over_is_used_in_order(is_async: bool) -> None:
     assert checks.failed_in(LEAVES, is_async=is_async) == {}
 
 
+@pytest.mark.slow
 def test_each_slots_leaves_and_draws_are_those_of_a_whole_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
