@@ -1,16 +1,7 @@
 """``pliant``: start a job, look at it, resize it, prove what it did.
 
 Owns the list of commands, and the promise that bad input ends with one sentence on stderr and exit
-code 2.  Knows nothing of what a command does.
-
-    exit code   means
-    0           finished
-    1           the script failed, or the restart budget is spent
-    2           the user's input: options, job file, ConfigError, UsageError, no Session
-    3           stopped on request (stop, Ctrl-C once)
-    4           the last replica that had the state was lost, and no checkpoint verifies
-    5           another coordinator has taken over; the job goes on under that one
-    130         Ctrl-C twice
+code 2.  ``core.errors`` has the exit codes.  Knows nothing of what a command does.
 """
 
 from __future__ import annotations

@@ -7,13 +7,6 @@
                      the log is written while nothing comes that an order may wait for
     Snapshots        when a snapshot is written and when the next part of the log begins
 
-Records of ``InputLog``:
-
-    core_began    a coordinator begins: with these settings, and this register
-    heard         signs of life
-    node_joined   ... and every other event, each with its ``now_s``
-    core_state    what the core knows by now
-
 A snapshot holds all that stands before its position.  A part is closed only after a snapshot, so
 what is removed later is in it, or in what each part says of those before.  What another coordinator
 writes into the same log is taken in first, unless it is newer: then this one is about to end, and

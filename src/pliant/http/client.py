@@ -43,13 +43,13 @@ class Caller:
     """Asks one process that serves here, or a job elsewhere."""
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+        self._handle, sock = handle, handle.socket
         self._http = httpx.Client(
             base_url=handle.url,
             headers={**authorization(handle), "Content-Type": "application/json"},
             timeout=TIMEOUT_S,
             trust_env=False,
-            transport=way_to(handle),
+            transport=None if sock is None else httpx.HTTPTransport(uds=str(sock)),
             verify=trust_at(handle.url, handle.tls),
         )
 
@@ -112,11 +112,6 @@ def authorization(handle: Handle) -> dict[str, str]:
     """Return the header by which a request is let in; none where the kernel says who asks."""
     token = handle.token()
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def way_to(handle: Handle) -> httpx.HTTPTransport | None:
-    """Return how a process is reached; None: as the URL says."""
-    return None if handle.socket is None else httpx.HTTPTransport(uds=str(handle.socket))
 
 
 def rest_url(join: str, tls: TlsFiles | None) -> str:

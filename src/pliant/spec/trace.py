@@ -3,13 +3,7 @@
 Owns the two forms in which they are written, and the sentence for a line that is neither.  Knows
 nothing of who replays one, or how fast.
 
-    milliseconds,add|remove,node     as Bamboo published them: one node is one device
-    0,add,i-0f1
-    61000,remove,i-0f1
-
-    time_s,devices                   steps
-    0,8
-    90.5,6
+``docs/howto/share-a-pool.md`` shows both.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
 """The file of a workload: jobs that arrive at a cluster, one line for each.
 
 Owns the columns, and the sentence for a line that cannot be read.  Knows nothing of what a job
-gets.
-
-    name,arrival_s,work_s,devices,min,max,slots
-    gpt,0,86400,8,2,16,64
-    tune,3600,1200,1,,,
-
-``work_s`` is how long the job takes on the ``devices`` that it would ask for if sizes were fixed.
-One with ``min`` and ``max`` can have any number between them; what a size is worth follows from the
-``slots`` of its step, or from a measured ``curve``, ``1:1 2:1.9 8:6.5`` (size and speed).
+gets.  ``docs/howto/simulate-a-cluster.md`` has the columns.
 """
 
 from __future__ import annotations
