@@ -174,6 +174,7 @@ class GradientSums:
 
     def let_accumulate(self, backwards: Callable[[], object]) -> None:
         """Run backwards that together leave the open slot's gradients in ``.grad``."""
+        here.device.refuse_graphs()
         self._is_accumulating = True
         try:
             backwards()
