@@ -187,9 +187,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
                   c10::IntArrayRef stride) -> Tensor& {
                  return at::cpu::set_(tensor, storage, offset, size, stride);
                });
-  // torch composes these of others where a device has none, and rounds otherwise than the CPU.
+  // torch composes these of others where a device has none, and rounds otherwise than the CPU.  Found
+  // by a walk over its op_db (see sim.py).
   for (const char* name : {"native_layer_norm", "native_layer_norm_backward", "native_group_norm",
-                           "native_group_norm_backward"})
+                           "native_group_norm_backward", "addr", "silu_backward", "mish_backward"})
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&fall_back>());
   // The CPU's cell is fused otherwise, and its fft of a hidden pointer would be a crash.
   for (const char* name : {"_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "_fft_r2c", "_fft_c2r",

@@ -15,6 +15,7 @@ pytestmark = [checks.needs_compiler, pytest.mark.timeout(900)]
 
 SESSIONS = Path(__file__).with_name("sessions.py")
 IDENTITY = Path(__file__).with_name("identity.py")
+COPIES = Path(__file__).with_name("copies.py")
 
 FEW = 6
 """Of so many features `make test` trains one."""
@@ -41,6 +42,10 @@ DIFFERENT = {
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_it_has_the_bits_of_the_cpu(is_async: bool) -> None:
     assert checks.failed_in(SESSIONS, is_async=is_async) == {}
+
+
+def test_no_copy_beside_training_is_too_early_or_too_late() -> None:
+    assert checks.failed_in(COPIES, is_async=True) == {}
 
 
 @pytest.mark.slow

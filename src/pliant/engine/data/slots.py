@@ -122,8 +122,8 @@ class _Said:
     """Numbers of the parameters that it touched."""
     is_invalid: bool
     loss: Callable[[], list[torch.Tensor]]
-    changes: Callable[[], list[torch.Tensor]]
-    """Of the buffers; this and ``loss`` wait for the device."""
+    changes: Callable[[], list[torch.Tensor]] | None
+    """Of the buffers, if they say anything; this and ``loss`` wait for the device."""
 
 
 class Slots:
@@ -361,12 +361,13 @@ class Slots:
         """Start reading what a slot says beside its gradients; None if it is absent."""
         if slot is None or slot.loss is None:
             return None
+        changes = self._buffers.changes(slot.position.slot)
         return _Said(
             slot=slot,
             present=present,
             is_invalid=self._sums.is_invalid,
             loss=slot.loss,
-            changes=here.device.read([self._buffers.changes(slot.position.slot)]),
+            changes=here.device.read([changes]) if changes.numel() else None,
         )
 
     def _values(self, said: _Said | None) -> torch.Tensor | None:
@@ -384,7 +385,8 @@ class Slots:
             presence.fill_(1.0)
         else:
             presence[said.present] = 1.0
-        values[_PRESENCE + self._num_parameters :] = said.changes()[0]
+        if said.changes is not None:
+            values[_PRESENCE + self._num_parameters :] = said.changes()[0]
         return values
 
     @staticmethod
@@ -408,7 +410,7 @@ class Slots:
     def _push_said(self) -> None:
         """Add up what the slots said; waits once, for the last, behind which all others are."""
         for said in [said for _, said in self._said if said is not None][-1:]:
-            said.changes()
+            (said.changes or said.loss)()
         for position, each in self._said:
             self._push(position, self._values(each))
         self._said = []
