@@ -94,6 +94,16 @@ def test_alone_what_changes_bits_needs_its_workers() -> None:
         pliant.mesh(shard=2, tp=2)
 
 
+def test_a_mesh_is_of_the_device_that_a_worker_has() -> None:
+    with pytest.raises(ConfigError) as refused:
+        pliant.mesh("meta", shard=1)
+
+    assert str(refused.value) == (
+        "pliant.mesh(meta, ...) asks for another kind of device than pliant.device(), which is "
+        "cpu; leave the device out"
+    )
+
+
 def test_a_script_that_runs_alone_has_a_mesh_of_one(tmp_path: Path) -> None:
     code = (
         "import pliant; mesh = pliant.mesh(shard=4); assert mesh is pliant.mesh(shard=2)\n"

@@ -71,7 +71,8 @@ def mesh(device: torch.device | str | None = None, /, **sizes: int) -> DeviceMes
             workers.
 
     Raises:
-        ConfigError: the sizes do not multiply to the workers of a replica.
+        ConfigError: the sizes do not multiply to the workers of a replica, or this worker has no
+            such device.
     """
     global _made  # a process group is the process's
     tell_in_a_sentence()
@@ -84,11 +85,10 @@ def mesh(device: torch.device | str | None = None, /, **sizes: int) -> DeviceMes
                 "pliant.mesh was called twice with different sizes; a replica has one"
             )
         return _made
-    where = own_device.device() if device is None else torch.device(device)
+    where = _device_of(device)
     kind = where.type
-    if math.prod(shape.values()) > 1 and kind != host.LOCATION:
-        own = own_device.device().index if where.index is None else where.index
-        torch.accelerator.set_device_index(own)  # of a mesh torch knows the kind only
+    if math.prod(shape.values()) > 1 and where.index is not None:
+        torch.accelerator.set_device_index(where.index)  # of a mesh torch knows the kind only
     _connect(context, kind)
     made = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=names)
     for group in made.get_all_groups():
@@ -162,6 +162,20 @@ def is_first_of_shard(found: DeviceMesh) -> bool:
     coordinate: Sequence[int] = found.get_coordinate() or ()
     names = found.mesh_dim_names or ()
     return not any(at for name, at in zip(names, coordinate, strict=True) if name != SHARD)
+
+
+def _device_of(wanted: torch.device | str | None) -> torch.device:
+    """Return this worker's device of the kind that is wanted; None: its own."""
+    kind = None if wanted is None else torch.device(wanted).type
+    if kind == host.LOCATION:
+        return torch.device(kind)
+    own = own_device.device()
+    if kind not in (None, own.type):
+        raise ConfigError(
+            f"pliant.mesh({wanted!s}, ...) asks for another kind of device than pliant.device(), "
+            f"which is {own}; leave the device out"
+        )
+    return own
 
 
 def _shape(sizes: dict[str, int], context: WorkerContext | None) -> dict[str, int]:
