@@ -29,18 +29,21 @@ def captured(scores: torch.Tensor) -> torch.Tensor:
     raise found[0]
 
 
+def plain() -> Scores:
+    return Scores().to("cuda")
+
+
 def recorded() -> Any:
-    model = Scores().to("cuda")
-    return GPU.make_graphed_callables(model, (torch.ones(2, 4, device="cuda"),))
+    return GPU.make_graphed_callables(plain(), (torch.ones(2, 4, device="cuda"),))
 
 
 def compiled() -> Any:
-    return torch.compile(Scores().to("cuda"), mode="reduce-overhead")
+    return torch.compile(plain(), mode="reduce-overhead")
 
 
 def function_compiled() -> Scores:
     """Return a model that is compiled where only Inductor sees it."""
-    model = Scores().to("cuda")
+    model = plain()
     model.loss_of = torch.compile(lambda scores: scores.square().sum(), mode="reduce-overhead")
     return model
 
@@ -62,16 +65,15 @@ def sentence(model: Callable[[], Any], loss: Any = None, steps: int = 4) -> str:
 
 def main() -> None:
     identity.SIM = "cuda"
-    made = lambda: Scores().to("cuda")  # noqa: E731
-    said = dict(train(made())._parts.identity())
+    said = dict(train(plain())._parts.identity())
     told = {
         "identity": {name: value for name, value in said.items() if name.startswith("device")},
         "numerics": [numerics.word_of_device(torch.device("cuda", 0)) for _ in range(3)],
-        "pooled": sentence(made, pooled),
+        "pooled": sentence(plain, pooled),
         "recorded": sentence(recorded),
         "compiled": sentence(compiled),
         "function compiled": sentence(function_compiled),
-        "captured": sentence(made, captured),
+        "captured": sentence(plain, captured),
     }
     sys.stdout.write(json.dumps(told) + "\n")
 
