@@ -464,6 +464,9 @@ def _confine(assignment: Assignment) -> None:
     name = assignment.device_name
     around = confinement(assignment.device_names or ("",), own=name, environ=os.environ)
     os.environ.update(around.variables)
+    if kind_of(name) not in ("", CPU):
+        with contextlib.suppress(ConfigError):  # an address that others translate is of none
+            os.environ.setdefault(INTERFACE, f"={interface_of(assignment.address)}")
     if around.cores is None:
         return
     try:
@@ -487,8 +490,6 @@ def _stage(
         place, here = assignment.place, assignment.workers_per_host
         os.environ.update(RANK=str(place), WORLD_SIZE=str(assignment.workers_per_replica))
         os.environ.update(LOCAL_RANK=str(assignment.local_rank), LOCAL_WORLD_SIZE=str(here))
-    with contextlib.suppress(ConfigError):  # an address that others translate is of none
-        os.environ.setdefault(INTERFACE, f"={interface_of(assignment.address)}")
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     environment_reads.watch(os.environ)
