@@ -17,7 +17,9 @@ from benchmarks.steady import Case
 from benchmarks import features, pliant_job, steady
 
 ONE = Case(slots=8, size=1, reduction="exact")
-ASKED = Namespace(blocks=1, turns=1, micro_batch=1, length=8, limit=1.0, reduction="exact")
+ASKED = Namespace(
+    blocks=1, turns=1, micro_batch=1, length=8, limit=1.0, reduction="exact", device="cpu"
+)
 
 JOBS: list[Callable[[], object]] = [
     lambda: steady.measure(ONE, ASKED),

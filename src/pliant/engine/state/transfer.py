@@ -23,7 +23,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ from pliant.engine.comm.communicator import (
 )
 from pliant.engine.comm.group import Group, Ticket
 from pliant.engine.device import here, host
+from pliant.engine.device.base import Check
 from pliant.engine.reduce.buckets import dense_stride
 from pliant.engine.state import naming, tagged_codec
 
@@ -240,17 +242,16 @@ def _send(
     comm.broadcast(writable, parties.survivors[0])
     sources = [_source(s, t) for s, t in zip(manifest.specs, tensors, strict=True)]
     # Point to point, not collective: data streams, and several joiners need no copies.
-    transfers = []
+    transfers: list[Transfer] = []
     digests = []
     chunks = cut_stream(manifest.specs, parties.survivors)
-    for chunk in chunks:
-        if chunk.sender != comm.rank:
-            continue
-        pieces = [sources[s.tensor][s.start : s.stop] for s in chunk.segments]
-        data = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    own = [chunk for chunk in chunks if chunk.sender == comm.rank]
+    for chunk, (data, is_staged) in zip(own, _data_of(comm, own, sources), strict=True):
         transfers.append(comm.post(sends=[(joiner, data) for joiner in parties.joiners]))
         # While the system sends: nothing changes the state, so later is early enough.
         digests.append(_digest(data, _seed(parties.stamp, digest, chunk.index)))
+        if is_staged:  # so much pinned memory, and no more
+            comm.wait(*transfers[-2 * AHEAD : -AHEAD])
     sent_digest = torch.tensor(digests, dtype=torch.int64, device=host.LOCATION)
     if digests:
         transfers.append(comm.post(sends=[(joiner, sent_digest) for joiner in parties.joiners]))
@@ -259,12 +260,41 @@ def _send(
 
 def _source(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's part of the stream, without a copy where its memory is in that order."""
-    tensor = host.copy_of(tensor.detach())
+    tensor = tensor.detach()
     if not spec.fits(tensor) or tensor.is_conj() or tensor.is_neg():
-        packed = spec.empty()
-        packed.copy_(tensor)
-        tensor = packed
+        tensor = spec.empty(tensor.device).copy_(tensor)
     return _as_bytes(tensor)
+
+
+def _data_of(
+    comm: Communicator, chunks: Iterable[StreamChunk], sources: Sequence[torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Yield each chunk in host memory, and whether it is a copy of what is on an accelerator.
+
+    Some of these are copied ahead, into pinned memory.
+    """
+    marks = {where: here.device.mark(where) for where in {one.device for one in sources}}
+    coming: deque[tuple[torch.Tensor, list[Callable[[Check], None]]]] = deque()
+
+    def landed() -> tuple[torch.Tensor, bool]:
+        data, waits = coming.popleft()
+        for wait in waits:
+            wait(comm.check)
+        return data, bool(waits)
+
+    for chunk in chunks:
+        pieces = [sources[s.tensor][s.start : s.stop] for s in chunk.segments]
+        if all(map(host.is_here, pieces)):
+            coming.append((pieces[0] if len(pieces) == 1 else torch.cat(pieces), []))
+        else:
+            data = here.device.staging(chunk.nbytes, torch.uint8)
+            parts = torch.split(data, [piece.numel() for piece in pieces])
+            copies = zip(pieces, parts, strict=True)
+            coming.append((data, [here.device.fetch([a], [b], marks[a.device]) for a, b in copies]))
+        if len(coming) > AHEAD:
+            yield landed()
+    while coming:
+        yield landed()
 
 
 def _receive(
@@ -297,7 +327,10 @@ def _targets(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> li
                 f"not {spec.dtype} {spec.shape}"
             )
         is_plain = host.is_here(tensor) and not (tensor.is_conj() or tensor.is_neg())
-        targets.append(tensor.detach() if is_plain and spec.fits(tensor) else spec.empty())
+        is_own = is_plain and spec.fits(tensor)
+        targets.append(
+            tensor.detach() if is_own else spec.empty(is_pinned=not host.is_here(tensor))
+        )
     return targets
 
 
@@ -348,6 +381,9 @@ def _unpack(chunk: StreamChunk, data: torch.Tensor, targets: Sequence[torch.Tens
         offset += size
 
 
+AHEAD = 4
+"""Chunks of an accelerator's state that are copied to the host while others are sent."""
+
 CHUNK_BYTES = 4 * 1024 * 1024
 """Largest chunk: digested while the next one travels, and still in cache."""
 
@@ -381,9 +417,13 @@ class TensorSpec:
         where = here.device.type if self.is_on_device else host.LOCATION
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=where)
 
-    def empty(self) -> torch.Tensor:
-        """Allocate a tensor like it, in host memory."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=host.LOCATION)
+    def empty(
+        self, where: torch.device | str = host.LOCATION, *, is_pinned: bool = False
+    ) -> torch.Tensor:
+        """Allocate a tensor like it; ``is_pinned``: for a fast copy to an accelerator."""
+        return torch.empty_strided(
+            self.shape, self.stride, dtype=self.dtype, device=where, pin_memory=is_pinned
+        )
 
     @property
     def nbytes(self) -> int:
