@@ -19,7 +19,7 @@ def test_import_pliant_does_not_import_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == (
-        "['Checkpoint', 'ConfigError', 'PliantError', 'Session', 'UsageError', 'mesh', "
+        "['Checkpoint', 'ConfigError', 'PliantError', 'Session', 'UsageError', 'device', 'mesh', "
         "'once', 'run_dir', 'seed']"
     )
 

@@ -131,7 +131,8 @@ class DeviceCommunicator(Communicator):
         """
         super().__init__(sockets.end.generation, rank=sockets.rank, size=sockets.size)
         self.end = sockets.end
-        self.shared, sockets.shared = sockets.shared, None
+        self.shared = sockets.shared
+        sockets.share_memory(None)
         self.device = where
         self.moved_by = library.name
         self._sockets = sockets
