@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import xxhash
 
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import ConfigError
 from pliant.core.values import DEVICE, DEVICE_TYPE
 from pliant.engine.device import deterministic, graphs, host, memory
 from pliant.engine.device.base import Check, Device, Mark, Part
@@ -82,8 +82,7 @@ class Accelerator(Device):
 
     def refuse_graphs(self) -> None:
         """See ``Device``."""
-        if self._is_capturing():
-            raise UsageError(graphs.CAPTURING)
+        graphs.refuse_captured(is_capturing=self._is_capturing())
         graphs.refuse_replayed(self.wheres)
 
     def lasting(self, numel: int, dtype: torch.dtype, where: torch.device) -> torch.Tensor:

@@ -36,6 +36,12 @@ def refuse_compiled(model: torch.nn.Module) -> None:
                 raise ConfigError(COMPILED)
 
 
+def refuse_captured(*, is_capturing: bool) -> None:
+    """Refuse a backward while a graph is captured."""
+    if is_capturing:
+        raise UsageError(CAPTURING)
+
+
 def refuse_recorded(node: Any) -> None:
     """Refuse an operation of a loss whose backward is replayed."""
     made_by = getattr(getattr(node, "_forward_cls", None), "__qualname__", "")
