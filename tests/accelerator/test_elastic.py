@@ -26,12 +26,12 @@ STEPS = 60
     ("model", "streams", "exchange"),
     [
         ("gpt", "async", "host"),
-        ("gpt", "async", "library"),
-        pytest.param("gpt", "sync", "host", marks=pytest.mark.slow),
-        pytest.param("gpt", "sync", "library", marks=pytest.mark.slow),
-        pytest.param("cnn", "async", "host", marks=pytest.mark.slow),
-        pytest.param("cnn", "async", "library", marks=pytest.mark.slow),
-        pytest.param("cnn", "sync", "host", marks=pytest.mark.slow),
+        pytest.param("gpt", "async", "library", marks=pytest.mark.slow),
+        pytest.param("gpt", "sync", "host", marks=pytest.mark.soak),
+        pytest.param("gpt", "sync", "library", marks=pytest.mark.soak),
+        pytest.param("cnn", "async", "host", marks=pytest.mark.soak),
+        pytest.param("cnn", "async", "library", marks=pytest.mark.soak),
+        pytest.param("cnn", "sync", "host", marks=pytest.mark.soak),
     ],
 )
 def test_join_drain_and_kill_leave_no_trace(
@@ -140,7 +140,7 @@ def test_no_delays_leave_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 POINTS = ("micro_batch", "bucket", "reduced", "vote", "commit", "tail")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("exchange", ["host", "library"])
 def test_a_kill_at_each_point_of_a_step_leaves_no_trace(
     tmp_path: Path, exchange: str, monkeypatch: pytest.MonkeyPatch

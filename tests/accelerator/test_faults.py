@@ -73,7 +73,7 @@ def test_a_poisoned_device_is_left_alone_and_its_replica_replaced(tmp_path: Path
     check_bits(outcome, "cnn")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("streams", ["async", "sync"])
 def test_a_replica_without_memory_is_replaced(
     tmp_path: Path, streams: str, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +108,7 @@ def test_a_kernel_that_never_ends_is_found_and_its_replica_replaced(
     check_bits(outcome)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_model_that_fits_on_no_device_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
     outcome = play(tmp_path, "memory", replicas=2, who="all", at=0, expected_code=1)
 

@@ -117,7 +117,7 @@ def test_some_features_have_the_bits_of_the_cpu() -> None:
     assert differences(every=FEW, is_async=True).keys() <= DIFFERENT.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_features_have_the_bits_of_the_cpu_but_for_those_with_a_reason(is_async: bool) -> None:
     assert differences(every=1, is_async=is_async).keys() == DIFFERENT.keys()

@@ -162,7 +162,7 @@ def test_a_join_and_the_death_of_one_worker_leave_no_trace(
     outcome.check(on_cpu(tmp_path / "cpu", model, steps, kept) if kept else whole(steps))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_is_saved_on_devices_goes_on_at_another_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

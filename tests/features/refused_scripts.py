@@ -867,8 +867,9 @@ LOOP: dict[str, Script | Listed] = {
     "it is not part of the model's state": holding(
         torch.zeros(1), rebind(lambda x: torch.zeros(2))
     ),
-    "the micro-batches of one step changed buffer 'kept' in different ways; say what "
-    'to do with it: buffers={"kept": "sum"}, "max" or "local"': holding(
+    "the micro-batches of one step changed buffer 'kept' in different ways; call train() or eval() "
+    "alike on every replica, or say what to do with it: "
+    'buffers={"kept": "sum"}, "max" or "local"': holding(
         torch.zeros((), dtype=torch.long), rebind(lambda x: (x * 1000).long().abs().sum())
     ),
     "buffer 'kept' has 20000 elements and changed during a step; say how: "

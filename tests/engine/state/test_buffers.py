@@ -93,7 +93,7 @@ def test_slots_that_disagree_need_a_rule(rule: str, expected: int) -> None:
     def change(slot: int) -> None:
         model.count += slot
 
-    with pytest.raises(UsageError, match=r"changed buffer 'count' in different ways; say"):
+    with pytest.raises(UsageError, match=r"changed buffer 'count' in different ways; call"):
         run(model, change)
     model.count.fill_(7)
     run(model, change, count=rule)

@@ -226,7 +226,8 @@ class _AgreeBuffer(_Buffer):
         if float(total[0]) != here.device.change_word(change) * num_computed:
             raise UsageError(
                 f"the micro-batches of one step changed buffer {self.name!r} in different ways; "
-                f'say what to do with it: buffers={{"{self.name}": "sum"}}, "max" or "local"'
+                "call train() or eval() alike on every replica, or say what to do with it: "
+                f'buffers={{"{self.name}": "sum"}}, "max" or "local"'
             )
 
     def commit(self, total: torch.Tensor, there: torch.Tensor, num_computed: int) -> None:
