@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -229,6 +230,7 @@ def test_the_library_of_amd_tells_of_errors(monkeypatch: pytest.MonkeyPatch) -> 
     module: Any = ModuleType("amdsmi")
     vars(module).update(
         amdsmi_init=lambda: None,
+        amdsmi_shut_down=lambda: None,
         amdsmi_get_processor_handles=lambda: [1, 0],
         amdsmi_get_gpu_enumeration_info=lambda device: {"hip_id": device},
         amdsmi_get_gpu_total_ecc_count=lambda device: {"uncorrectable_count": 2 * device},
@@ -236,3 +238,20 @@ def test_the_library_of_amd_tells_of_errors(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "amdsmi", module)
 
     assert list(ailments(["rocm:0", "rocm:1"])) == ["rocm:1"]
+
+
+def test_who_still_hangs_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "ANSWER_S", 0.05)
+    release, asked = threading.Event(), list[str]()
+
+    def ask(what: str) -> str:
+        asked.append(what)
+        release.wait()
+        return what
+
+    assert [accelerators._answer(ask, what) for what in ("first", "second")] == [None, None]
+    release.set()
+    accelerators._asking[ask].join()
+
+    assert accelerators._answer(ask, "third") == "third"
+    assert asked == ["first", "third"]

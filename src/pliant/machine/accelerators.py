@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -53,7 +53,7 @@ def ailments(names: Iterable[str]) -> dict[str, str]:
     Empty where nothing can be asked, as without a vendor's package.
     """
     asked = tuple(names)
-    said = (_answer(partial(ask, asked)) or {} for ask in (_ailments_nvml, _ailments_amdsmi))
+    said = (_answer(ask, asked) or {} for ask in (_ailments_nvml, _ailments_amdsmi))
     return {name: why for found in said for name, why in found.items() if why}
 
 
@@ -206,11 +206,14 @@ def _ailments_amdsmi(names: Collection[str]) -> dict[str, str]:
     smi: Any = importlib.import_module("amdsmi")
     smi.amdsmi_init()
     found: dict[str, str] = {}
-    for device in smi.amdsmi_get_processor_handles():
-        name = f"rocm:{smi.amdsmi_get_gpu_enumeration_info(device)['hip_id']}"
-        errors = smi.amdsmi_get_gpu_total_ecc_count(device)["uncorrectable_count"]
-        if name in names and errors:
-            found[name] = f"its memory had {errors} uncorrected errors"
+    try:
+        for device in smi.amdsmi_get_processor_handles():
+            name = f"rocm:{smi.amdsmi_get_gpu_enumeration_info(device)['hip_id']}"
+            errors = smi.amdsmi_get_gpu_total_ecc_count(device)["uncorrectable_count"]
+            if name in names and errors:
+                found[name] = f"its memory had {errors} uncorrected errors"
+    finally:
+        smi.amdsmi_shut_down()
     return found
 
 
@@ -224,17 +227,27 @@ def _lines_of(*command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _answer(ask: Callable[[], Answer]) -> Answer | None:
-    """Return what is answered in time; None: nothing, and why is noted."""
+_asking: dict[Callable[..., Any], threading.Thread] = {}
+"""Who was asked what last."""
+
+
+def _answer(ask: Callable[..., Answer], *given: Any) -> Answer | None:
+    """Return what is answered in time; None: nothing, and why is noted.
+
+    What still hangs is not asked again.
+    """
+    if ask in _asking and _asking[ask].is_alive():
+        return None
     answers: SimpleQueue[Answer | Exception] = SimpleQueue()
 
     def listen() -> None:
         try:
-            answers.put(ask())
+            answers.put(ask(*given))
         except Exception as error:  # of a vendor's code, which may be broken
             answers.put(error)
 
-    threading.Thread(target=listen, daemon=True).start()  # left behind if it hangs
+    _asking[ask] = threading.Thread(target=listen, daemon=True)  # left behind if it hangs
+    _asking[ask].start()
     try:
         answer = answers.get(timeout=ANSWER_S)
     except Empty:
