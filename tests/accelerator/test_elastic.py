@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 from tests.accelerator import checks
 from tests.engine import models
-from tests.processes.elastic import drain, kill, run, run_until_over, scale, wait_for_members
+from tests.processes.elastic import (
+    come_and_go,
+    drain,
+    kill,
+    run,
+    run_until_over,
+    scale,
+    wait_for_members,
+)
 from tests.processes.launching import RunningJob
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -39,21 +47,11 @@ def test_join_drain_and_kill_leave_no_trace(
 ) -> None:
     monkeypatch.setenv("SIM_ASYNC", str(int(streams == "async")))
 
-    def play(job: RunningJob) -> None:
-        wait_for_members(job, "r1", "r2")
-        job.wait_for_steps(3)
-        drain(job, "r1")
-        wait_for_members(job, "r2")
-        scale(job, 2)
-        wait_for_members(job, "r2", "r3")
-        kill(job, "r2")
-        wait_for_members(job, "r3", "r4")
-
     outcome = run(
         tmp_path,
         model,
         STEPS,
-        play,
+        come_and_go,
         replicas=2,
         pace=0.05,
         options={"randomness": False},

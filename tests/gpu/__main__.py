@@ -36,6 +36,9 @@ STAGES: dict[str, tuple[float, tuple[str, ...]]] = {
 
 def main(names: list[str]) -> int:
     """Run the stages of these names, or all."""
+    if unknown := [name for name in names if name not in STAGES]:
+        sys.stderr.write(f"no stage is called {unknown[0]}; there are {', '.join(STAGES)}\n")
+        return 2
     out = Path(os.environ.get("OUT") or ROOT / "build" / "gpu")
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
@@ -43,17 +46,13 @@ def main(names: list[str]) -> int:
         limit_s, arguments = STAGES[name]
         began = time.monotonic()
         with (out / f"{name}.log").open("w") as log:
+            stage = subprocess.Popen(
+                [sys.executable, *arguments], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+            )
             try:
-                code = subprocess.run(
-                    [sys.executable, *arguments],
-                    cwd=ROOT,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    timeout=limit_s,
-                    check=False,
-                ).returncode
+                code = stage.wait(limit_s)
             except subprocess.TimeoutExpired:
-                code = 124
+                code = ended(stage)
         line = json.dumps({"stage": name, "code": code, "s": round(time.monotonic() - began, 1)})
         with (out / "stages.jsonl").open("a") as stages:
             stages.write(line + "\n")
@@ -62,6 +61,17 @@ def main(names: list[str]) -> int:
         sys.stdout.flush()
         failed += code != 0
     return min(failed, 1)
+
+
+def ended(stage: subprocess.Popen[bytes]) -> int:
+    """End one that takes too long: pytest ends the processes of its tests at SIGTERM."""
+    stage.terminate()
+    try:
+        stage.wait(20)
+    except subprocess.TimeoutExpired:
+        stage.kill()
+        stage.wait()
+    return 124
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from functools import partial
 
 os.environ |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_SOCKET_IFNAME": "=lo"}
 
@@ -13,13 +14,20 @@ import torch
 from tests.engine.comm.circle import over_sockets
 
 from pliant.engine.comm import nccl
+from pliant.engine.comm.communicator import Communicator
 from pliant.engine.comm.device_communicator import DeviceCommunicator
 from pliant.engine.comm.group import Group
 from pliant.engine.comm.sockets import SocketCommunicator
 from pliant.engine.device import here
+from pliant.engine.device.base import Mark
 
 WHERE = torch.device("cuda", 0)
 WITHIN_S = 20.0
+
+
+def swap(mark: Mark, mine: torch.Tensor, into: torch.Tensor, comm: Communicator) -> None:
+    with here.device.behind(mark, WHERE):
+        comm.swap(mine, into)
 
 
 def main() -> None:
@@ -47,13 +55,7 @@ def main() -> None:
     tickets = []
     for group, into in zip(groups, theirs, strict=True):
         mine = torch.full((1024,), float(group.rank + 1), device=WHERE)
-        mark = here.device.mark(WHERE)
-
-        def swap(comm: object, mine: torch.Tensor = mine, into: torch.Tensor = into) -> None:
-            with here.device.behind(mark, WHERE):  # noqa: B023
-                comm.swap(mine, into)  # type: ignore[attr-defined]
-
-        tickets.append(group.submit(swap))
+        tickets.append(group.submit(partial(swap, here.device.mark(WHERE), mine, into)))
     for ticket in tickets:
         ticket.wait(WITHIN_S)
     sums = {str(group.rank): float(into.sum()) for group, into in zip(groups, theirs, strict=True)}

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.gpu.here import on_gpu
-from tests.processes.elastic import Outcome, drain, kill, run, scale, wait_for_members
-from tests.processes.launching import RunningJob
+from tests.processes.elastic import Outcome, come_and_go, run
 
 pytestmark = [*on_gpu, pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -18,24 +17,12 @@ STEPS = 60
 
 
 def played(directory: Path, model: str, *, is_alone: bool, **options: object) -> Outcome:
-    def play(job: RunningJob) -> None:
-        if is_alone:
-            return
-        wait_for_members(job, "r1", "r2")
-        job.wait_for_steps(3)
-        drain(job, "r1")
-        wait_for_members(job, "r2")
-        scale(job, 2)
-        wait_for_members(job, "r2", "r3")
-        kill(job, "r2")
-        wait_for_members(job, "r3", "r4")
-
     directory.mkdir()
     return run(
         directory,
         model,
         STEPS,
-        play,
+        (lambda job: None) if is_alone else come_and_go,
         replicas=1 if is_alone else 2,
         pace=0.0 if is_alone else 0.05,
         arguments=("--device", "cuda"),

@@ -164,6 +164,18 @@ class Outcome:
         assert len({(line["step"], line["digest"]) for line in commits}) == self.steps
 
 
+def come_and_go(job: RunningJob) -> None:
+    """Let one of two replicas drain and one come, and kill one, in whose place another comes."""
+    wait_for_members(job, "r1", "r2")
+    job.wait_for_steps(3)
+    drain(job, "r1")
+    wait_for_members(job, "r2")
+    scale(job, 2)
+    wait_for_members(job, "r2", "r3")
+    kill(job, "r2")
+    wait_for_members(job, "r3", "r4")
+
+
 def scale(job: RunningJob, target: int) -> None:
     with job.client() as client:
         client.post("/v1/scale", json={"target": target}).raise_for_status()
