@@ -238,7 +238,11 @@ class DeviceCommunicator(Communicator):
         self.check()
 
     def end_group(self) -> None:
-        """Revoke, wait until it is quiet, abort; return when nothing uses the memory any more."""
+        """Revoke, wait until it is quiet, abort; return when nothing uses the memory any more.
+
+        If an abort never returns, the thread that tells heartbeats waits here, too: the replica is
+        lost and replaced.
+        """
         with self._ending:
             if self._is_over:
                 return
@@ -249,12 +253,11 @@ class DeviceCommunicator(Communicator):
                 _within(QUIET_S, self._group.is_ready)
             except LibraryError as error:
                 _log.debug("generation %d: revoked: %s", self.end.generation, error)
-            aborting = threading.Thread(target=self._group.abort, name="abort", daemon=True)
-            aborting.start()
-            aborting.join()
-            if is_free:
-                self._using.release()
-            self._is_over = True
+            finally:
+                self._group.abort()
+                self._is_over = True
+                if is_free:
+                    self._using.release()
         self._library.ended(self)
 
 
