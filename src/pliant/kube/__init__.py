@@ -1,0 +1,1 @@
+"""Kubernetes: the operator of ElasticJobs, and whoever else of pliant asks an API server."""
