@@ -1,0 +1,1 @@
+"""The operator's decisions for one job on Kubernetes; no request is made here."""
