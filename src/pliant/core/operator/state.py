@@ -219,7 +219,7 @@ class ClusterView:
 # --- pods and nodes
 
 
-class Phase(StrEnum):
+class PodPhase(StrEnum):
     """Of a pod, in Kubernetes' words."""
 
     PENDING = "Pending"
@@ -230,7 +230,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class JobEnding:
     """How the job ended, by the termination message of its coordinator."""
 
     exit_code: int
@@ -252,7 +252,7 @@ class PodView:
     index: int = 0
     """Of an agent within its increment."""
 
-    phase: Phase = Phase.PENDING
+    phase: PodPhase = PodPhase.PENDING
     is_ready: bool = False
     created_s: float = 0.0
     node: str = ""
@@ -274,7 +274,7 @@ class PodView:
     failure: str = ""
     """Of a pod that failed, as ``OOMKilled`` or ``Error (exit code 1)``."""
 
-    ending: Ending | None = None
+    ending: JobEnding | None = None
     """Of a coordinator whose container ended by a decision."""
 
     is_captured: bool = False
@@ -288,7 +288,7 @@ class PodView:
     @property
     def is_over(self) -> bool:
         """Whether its containers have ended for good."""
-        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,10 +378,10 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """How the job ended; final."""
 
-    ending: Ending
+    ending: JobEnding
     at_s: float
 
 
@@ -423,7 +423,7 @@ class Memory:
     """Of the last hour, oldest first."""
 
     told: tuple[Told, ...] = ()
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
 
 
 # --- status
