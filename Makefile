@@ -73,7 +73,7 @@ soak: $(READY)
 	$(PYTEST) -m "not soak" -n 2 --hypothesis-profile=drawn $(DRAWN)
 
 frameworks: $(READY)
-	$(PY) -m pip install -q -c constraints.txt -e ".[engine,demo,dev,frameworks]"
+	$(PY) -m pip install -q -c constraints.txt -e ".[engine,dev,frameworks]"
 	$(PYTEST) -m frameworks
 
 # Some more than a thousand are planned: one or another finds nobody to happen to.

@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.torch is not None:
             constraints = venv / "constraints.txt"
             constraints.write_text(constraints_with(options.torch))
-        extras = f"{ROOT}[engine,demo,dev]"
+        extras = f"{ROOT}[engine,dev]"
         install([*pip, "-c", str(constraints), "-e", extras])
     except subprocess.CalledProcessError as error:
         print(

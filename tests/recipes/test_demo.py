@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.observe.story import Story, eventful
 
 from pliant.observe.status import Board, board_of
 from pliant.recipes.demo import Act, is_at_peace, make_report
-from pliant.recipes.pictures import lanes_of
 
 
 def act(num_replicas: int) -> Act:
@@ -70,19 +67,9 @@ def test_the_report_has_the_documented_fields(tmp_path: Path) -> None:
     assert {"kind", "reason", "generation", "step", "pause_s", "ready_s"} <= set(
         report["events"][0]
     )
-    assert all(Path(picture).read_bytes()[:4] == b"\x89PNG" for picture in report["pictures"])
 
 
 def test_other_bits_are_reported_as_such(tmp_path: Path) -> None:
     lay_out(tmp_path, ("abc", "abd"))
 
     assert make_report(tmp_path)["bit_identical"] is False
-
-
-@given(st.lists(st.floats(0, 100), max_size=12).map(sorted), st.floats(0.1, 30))
-def test_labels_never_overlap(xs: list[float], width: float) -> None:
-    lanes = lanes_of(xs, width)
-
-    for one, (x, lane) in enumerate(zip(xs, lanes, strict=True)):
-        for other in range(one):
-            assert lanes[other] != lane or xs[other] + width <= x

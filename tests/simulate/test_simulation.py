@@ -503,7 +503,6 @@ class Watched(Simulation):
         assert len(held) == len(set(held)), "a device is held twice"
         assert len(held) == pool.held, "the core counts others than the claimants do"
         assert pool.held <= pool.devices - pool.gone.bit_count()
-        assert pool.serving == sum(len(service.held) for service in self.services)
         for run in pool.claimants.values():
             if isinstance(run, TrainingRun):
                 assert run.num_training + run.num_starting <= len(run.held)

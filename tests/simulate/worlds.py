@@ -38,11 +38,10 @@ def simulated(
     *,
     policy: Policy | None = None,
     until_s: float = math.inf,
-    is_recording: bool = True,
     **world: Any,
 ) -> Simulation:
     """Simulate to the end."""
     given = SimulatedWorld(cluster=spec, jobs=jobs, policy=policy or Policy(), **world)
-    simulation = Simulation(given, costs, until_s=until_s, is_recording=is_recording)
+    simulation = Simulation(given, costs, until_s=until_s)
     simulation.run()
     return simulation

@@ -201,7 +201,9 @@ def resume(
 
 def demo(
     quick: Annotated[bool, option("--quick", "A few short runs, for CI.")] = False,
-    out: Annotated[Path, option("--out DIR", "Where report and pictures go.")] = Path("runs/demo"),
+    out: Annotated[Path, option("--out DIR", "Where the runs and the report go.")] = Path(
+        "runs/demo"
+    ),
     as_json: Annotated[bool, option("--json", "Print the report as JSON.")] = False,
 ) -> int:
     """Disturb a run in every way, and show that nothing was lost."""

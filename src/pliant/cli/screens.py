@@ -374,11 +374,6 @@ def demo_report(report: dict[str, Any], out: Path) -> list[RenderableType]:
     same = ("yes", "bold green") if report["bit_identical"] else ("NO", "bold red")
     once, audits = "yes" if report["samples_exactly_once"] else "NO", report["audit"]
     num_samples = audits[0]["committed_samples"]
-    pictures = (
-        f"pictures: {', '.join(report['pictures'])}"
-        if report["pictures"]
-        else "no pictures: they need matplotlib (pip install pliant[demo])"
-    )
     return [
         Text(),
         Text("What happened to the elastic run", style="bold"),
@@ -392,6 +387,5 @@ def demo_report(report: dict[str, Any], out: Path) -> list[RenderableType]:
         Text(f"every sample exactly once, in order: {once}  ({num_samples} samples audited)"),
         Text(f"steps lost: {report['steps_lost']}"),
         *(Text(f"- {problem}", style="red") for audit in audits for problem in audit["problems"]),
-        Text(pictures),
         Text(f"report: {out / 'report.json'}  ({report['wall_s']:.0f} s in all)"),
     ]

@@ -6,9 +6,7 @@ Owns argv, the progress bar and the files that are written.  Knows nothing of wh
 from __future__ import annotations
 
 import math
-import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,7 +29,7 @@ if TYPE_CHECKING:  # no other command waits for the core's code
     from pliant.core.policy.decide import Policy
     from pliant.simulate.measures import Measures
     from pliant.simulate.resize_costs import ResizeCosts
-    from pliant.simulate.simulation import SimulatedWorld, Simulation
+    from pliant.simulate.simulation import SimulatedWorld
 
 WAYS = "in-place,restart:60,preempt,static"
 
@@ -76,9 +74,6 @@ def simulate(
     jobs_to: Annotated[
         Path | None, option("--jobs DIR", "Write a CSV file of all jobs for each way.")
     ] = None,
-    report_to: Annotated[
-        Path | None, option("--report FILE", "Write a page with pictures (HTML).")
-    ] = None,
     as_csv: Annotated[bool, option("--csv", "Print CSV instead of a table.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -101,23 +96,18 @@ def simulate(
     )
     variants = _variants(world, chosen, policy=policy or [], sweep=sweep)
     until_s = math.inf if until is None else some_seconds("--until", until)
-    if report_to is not None:
-        _require_writable(report_to)
     if jobs_to is not None:
         jobs_to.mkdir(parents=True, exist_ok=True)
         for name, *_ in variants:
             _require_writable(_jobs_file(jobs_to, name))
     for note in world.notes:
         say_aside(note)
-    columns, shown = _run(variants, until_s, jobs_to=jobs_to, is_recording=report_to is not None)
-    is_whole = len(columns) == len(variants) and not any(one.is_cut_short for one in shown[-1:])
+    columns, is_whole = _run(variants, until_s, jobs_to=jobs_to)
     advice = recommended(columns) if sweep is not None and is_whole else ""
     answers = _answers(world, columns, until_s)
     _print(
         columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice, answers=answers
     )
-    if report_to is not None:
-        _write_page(report_to, shown, columns, advice=advice, answers=answers)
     if not is_whole:
         say_aside("pliant: stopped on request; this is the report up to there")
         return EXIT_INTERRUPTED
@@ -166,26 +156,24 @@ def _policy(assignments: list[str]) -> Policy:
 
 
 def _run(
-    variants: Variants, until_s: float, *, jobs_to: Path | None, is_recording: bool
-) -> tuple[list[Measures], list[Simulation]]:
-    """Simulate one after the other; the simulations themselves are kept for pictures only."""
+    variants: Variants, until_s: float, *, jobs_to: Path | None
+) -> tuple[list[Measures], bool]:
+    """Simulate one after the other; return what was measured, and whether all came to their end."""
     from pliant.simulate.measures import measured
     from pliant.simulate.report import jobs_csv
     from pliant.simulate.simulation import Simulation
 
     columns: list[Measures] = []
-    shown: list[Simulation] = []
     with _interrupts() as is_stopped, _progress() as follow:
         for name, costs, world in variants:
-            simulation = Simulation(world, costs, until_s=until_s, is_recording=is_recording)
+            simulation = Simulation(world, costs, until_s=until_s)
             simulation.run(on_progress=follow(name), is_stopped=is_stopped)
             columns.append(replace(measured(simulation), way=name))
-            shown = [*shown, simulation] if is_recording else [simulation]
             if jobs_to is not None:
                 _jobs_file(jobs_to, name).write_text(jobs_csv(simulation.records))
             if simulation.is_cut_short:
-                break
-    return columns, shown
+                return columns, False
+    return columns, True
 
 
 def _answers(world: SimulatedWorld, columns: list[Measures], until_s: float) -> list[str]:
@@ -246,22 +234,6 @@ def _require_writable(path: Path) -> None:
     path.open("a").close()
     if is_new:
         path.unlink()
-
-
-def _write_page(
-    path: Path,
-    shown: list[Simulation],
-    columns: list[Measures],
-    *,
-    advice: str,
-    answers: list[str],
-) -> None:
-    from pliant.simulate import html_report
-
-    command = shlex.join(["pliant", *sys.argv[1:]])
-    page = html_report.page(shown, columns, command=command, advice=advice, answers=answers)
-    path.write_text(page)
-    say_aside(f"written: {path}")
 
 
 @contextmanager

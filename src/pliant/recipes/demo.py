@@ -98,7 +98,7 @@ class BoardWatch:
 def demo(out: Path, *, quick: bool, quiet: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Run the whole demo; return the report, which says whether it proved what it claims.
 
-    Both runs, the report and the pictures go to ``out``; ``quiet`` hides what the runs print, and
+    Both runs and the report go to ``out``; ``quiet`` hides what the runs print, and
     ``say`` is told what is about to happen.
 
     Raises:
@@ -247,7 +247,7 @@ def _script() -> Path:
 
 
 def make_report(out: Path) -> dict[str, Any]:
-    """Compare both runs below ``out``; draw the pictures if matplotlib is here."""
+    """Compare both runs below ``out``."""
     runs = [out / run for run in RUNS]
     records = [read(run_files.event_log(run)) for run in runs]
     elastic, static = map(board_of, records)
@@ -282,16 +282,4 @@ def make_report(out: Path) -> dict[str, Any]:
         "downtime_s": goodput_of(records[0]).downtime_s,
         "final_loss": elastic.loss,
         "events": [event_json(resize) for resize in resizes],
-        "pictures": _draw(out, elastic, static, identical=identical),
     }
-
-
-def _draw(out: Path, elastic: Board, static: Board, *, identical: bool) -> list[str]:
-    if find_spec("matplotlib") is None:
-        return []
-    from pliant.recipes import pictures  # matplotlib is slow to import
-
-    loss, timeline = out / "loss.png", out / "timeline.png"
-    pictures.draw_loss(loss, elastic.timeline, static.timeline, identical=identical)
-    pictures.draw_timeline(timeline, elastic.timeline)
-    return [str(loss), str(timeline)]

@@ -11,53 +11,14 @@ ACCOUNTS = ("useful", "lost", "paused", "starting", "unused", "serving", "idle")
 """Training that counts; training that was lost with the state; stopped by a change; processes
 that start; held and not training; held by inference; nobody's."""
 
-BINS = 512
-
 
 class Accounts:
-    """Device-seconds by account, and who held how many when; changed in place."""
+    """Device-seconds by account; changed in place."""
 
-    __slots__ = ("bins", "since_s", "spent", "width_s")
+    __slots__ = ("spent",)
 
     def __init__(self) -> None:
         self.spent = dict.fromkeys(ACCOUNTS, 0.0)
-        self.since_s = 0.0
-        self.width_s = 60.0
-        self.bins: list[list[float]] = []
-        """For each stretch of ``width_s``: device-seconds there, held, and held by inference."""
-
-    def note_levels(self, now_s: float, *, there: int, held: int, serving: int) -> None:
-        """Take note of what has been so since the last call."""
-        passed_s = now_s - self.since_s
-        if passed_s <= 0.0:
-            return
-        self.spent["idle"] += (there - held) * passed_s
-        at_s = self.since_s
-        self.since_s = now_s
-        while now_s > self.width_s * BINS:
-            self._coarsen()
-        bins, width_s = self.bins, self.width_s
-        at = int(at_s / width_s)
-        while at_s < now_s:
-            until_s = min(now_s, (at + 1) * width_s)
-            while len(bins) <= at:
-                bins.append([0.0, 0.0, 0.0])
-            each, part_s = bins[at], until_s - at_s
-            each[0] += there * part_s
-            each[1] += held * part_s
-            each[2] += serving * part_s
-            at_s, at = until_s, at + 1
-
-    def _coarsen(self) -> None:
-        """Make each two stretches one."""
-        self.width_s *= 2
-        bins = self.bins
-        if len(bins) % 2:
-            bins.append([0.0, 0.0, 0.0])
-        self.bins = [
-            [a + b for a, b in zip(bins[at], bins[at + 1], strict=True)]
-            for at in range(0, len(bins), 2)
-        ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,4 +49,4 @@ class JobRecord:
     """How often a person had to see to it."""
 
     sizes: list[tuple[float, int]] = field(default_factory=list)
-    """From when on how many devices trained; only if sizes are recorded."""
+    """From when on how many devices trained."""

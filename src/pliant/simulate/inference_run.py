@@ -97,7 +97,6 @@ class InferenceRun(Claimant):
         before = self.sizes[-1][1] if self.sizes else 0
         if len(self.held) != before:
             self.sizes.append((self.pool.now_s, len(self.held)))
-            self.pool.serving += len(self.held) - before
 
     def account(self) -> None:
         """Bring the accounts up to now."""

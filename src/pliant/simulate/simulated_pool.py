@@ -93,9 +93,6 @@ class SimulatedPool:
         self.queue = EventQueue()
         self.accounts = Accounts()
         self.claimants: dict[str, Claimant] = {}
-        self.serving = 0
-        """Devices held by inference."""
-
         self.groups: Sequence[NodeGroup] = ()
         beginning = kinds.PoolBeginning(
             devices=devices, kinds=device_kinds, classes=tuple(classes), teams=tuple(teams)
@@ -144,7 +141,7 @@ class SimulatedPool:
             there = group.bits.bit_count() - (group.bits & gone).bit_count()
             group.there_device_s += there * passed_s
         there = self.devices - gone.bit_count()
-        self.accounts.note_levels(now_s, there=there, held=self.held, serving=self.serving)
+        self.accounts.spent["idle"] += (there - self.held) * passed_s
         self.now_s = now_s
 
     @property

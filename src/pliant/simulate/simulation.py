@@ -79,9 +79,7 @@ class Simulation:
         costs: ResizeCosts,
         *,
         until_s: float = math.inf,
-        is_recording: bool = False,
     ) -> None:
-        """``is_recording``: keep the sizes of every job, for pictures."""
         self.world = world
         self.costs = costs
         self.until_s = until_s
@@ -96,7 +94,6 @@ class Simulation:
         self.is_cut_short = False
         """Somebody wanted it to end before it was over."""
 
-        self._is_recording = is_recording
         self._policies: dict[tuple[int, int], Policy] = {}
         self._next = 0
         self._trained_at_s = self._useful_s = 0.0
@@ -171,7 +168,6 @@ class Simulation:
         self._next += 1
         self.records.append(run.record)
         self._trained_at_s = self.pool.now_s  # it has had no time to
-        run.is_recording = self._is_recording
         run.arrive()
         self._plan_arrival()
 

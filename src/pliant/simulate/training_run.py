@@ -61,9 +61,6 @@ def left_of_step(part_s: float, step_s: float) -> float:
 class TrainingRun(Claimant):
     """What jobs of one size and elastic ones have in common."""
 
-    is_recording = False
-    """Whether sizes are kept, for pictures."""
-
     def __init__(
         self, job: WorkloadJob, costs: ResizeCosts, pool: SimulatedPool, record: JobRecord
     ) -> None:
@@ -192,10 +189,9 @@ class TrainingRun(Claimant):
         """Look anew when it will be done; the accounts are up to now."""
         call_off(self._end)
         self._end = None
-        if self.is_recording:
-            size = self.num_training if self.rate else 0
-            if not self.record.sizes or self.record.sizes[-1][1] != size:
-                self.record.sizes.append((self.pool.now_s, size))
+        size = self.num_training if self.rate else 0
+        if not self.record.sizes or self.record.sizes[-1][1] != size:
+            self.record.sizes.append((self.pool.now_s, size))
         if self.rate:
             left_s = max(0.0, self.job.work_s - self.done_s) / self.rate
             at_s = max(self.pool.now_s, self.pause_until_s) + left_s
