@@ -220,13 +220,6 @@ def key_for_a_certificate() -> None:
     TlsContexts.of(replace(node_files(), certificate="node.key"))
 
 
-def made(*names: str) -> None:
-    """Let files be there that look like those of a CA."""
-    Path("certs").mkdir()
-    for name in names:
-        (Path("certs") / name).touch()
-
-
 TYPED: dict[str, Typed] = {
     "the script and its arguments have 100028 bytes, and a replica can be told of "
     "98304 at most; put them into a file that the script reads": Typed(
@@ -269,12 +262,6 @@ NODES: dict[str, Typed] = {
     "the run of ... has finished; choose another --out": Typed(
         "coordinator --port 7000 --out run train.py",
         before=ended(job="train", command=["train.py"]),
-    ),
-}
-
-CERTIFICATES: dict[str, Typed] = {
-    "certs/ca.pem is there, and certs/ca.key is not; bring it back, or choose --out": Typed(
-        "certs make gpu1", before=lambda: made("ca.pem")
     ),
 }
 
@@ -387,7 +374,6 @@ COMMANDS: dict[str, Typed] = {
     **RUNS,
     **JOBS,
     **NODES,
-    **CERTIFICATES,
     **POOLS,
     **WRITTEN,
     **{said: Typed(RUN, replaced=changed) for said, changed in CHANGED.items()},

@@ -155,12 +155,6 @@ TOPICS = (
         ("machine/tls",),
     ),
     Topic(
-        "Certificates of one's own",
-        "`pliant certs make HOST ...` makes a CA once and a certificate for each host. `--renew` "
-        "makes new ones.",
-        ("machine/own_ca",),
-    ),
-    Topic(
         "Starting a pool",
         "`--devices` names or counts the devices, `--config` has teams and classes. "
         "[Share a pool](../howto/share-a-pool.md) has examples.",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.certificates import Authority
 from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import TRAINING, alone, digests, digests_of, pliant, until
@@ -136,14 +137,13 @@ class Spanning:
 
 def certified(net: Network) -> dict[str, tuple[str, ...]]:
     """Make a certificate for each host, and copy it there; return the options that name it."""
-    first, options = net.hosts[0], {}
-    named = [f"{host.name},{host.address}" for host in net.hosts]
-    assert pliant(first, "certs", "make", *named).wait() == 0, first.said()
+    authority, options = Authority(net.hosts[0].own / "certs"), {}
     for host in net.hosts:
+        authority.files(host.name, names=(host.name, host.address))
         files = {"ca": "ca.pem", "certificate": f"{host.name}.pem", "key": f"{host.name}.key"}
         (host.own / "tls").mkdir()
         for name in files.values():
-            (host.own / "tls" / name).write_bytes((first.own / "certs" / name).read_bytes())
+            (host.own / "tls" / name).write_bytes((authority.directory / name).read_bytes())
             (host.own / "tls" / name).chmod(0o600)
         words = [(f"--tls-{option}", f"tls/{name}") for option, name in files.items()]
         options[host.name] = tuple(word for pair in words for word in pair)

@@ -67,7 +67,7 @@ def heard(host: NetworkHost, program: HostProgram) -> dict[str, int]:
 @pytest.mark.soak
 @pytest.mark.parametrize("tls", [True, False])
 def test_hosts_of_a_replica_speak_over_tls(net: Network, tls: bool) -> None:
-    """With certificates that ``pliant certs make`` has made; a worker is killed meanwhile.
+    """With a certificate for each host; a worker is killed meanwhile.
 
     Without them the same words are heard, so that a deaf listener proves nothing.
     """

@@ -1,7 +1,7 @@
-"""``pliant doctor``, ``certs make``: can this host take part in a job?  And its certificates.
+"""``pliant doctor``: can this host take part in a job?
 
 Owns argv, what is asked of whom, and how the findings are shown.  ``core.host_checks`` says what is
-enough, ``machine.host_look`` how a thing is found out, ``machine.own_ca`` how certificates come.
+enough, ``machine.host_look`` how a thing is found out.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
-import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pliant.agent.uplink import FORBIDDEN
 from pliant.cli.arguments import Json, TlsCa, TlsCertificate, TlsKey
-from pliant.cli.help import CommandGroup, argument, option
+from pliant.cli.help import option
 from pliant.cli.job_settings import tls_files
-from pliant.cli.terminal import draw, print_json, say
+from pliant.cli.terminal import draw, print_json
 from pliant.cli.which_job import require_join
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict, findings
@@ -44,7 +43,6 @@ from pliant.machine.interfaces import (
     place_of,
     resolved,
 )
-from pliant.machine.own_ca import CA_DAYS, NamedHost, OwnCa
 from pliant.machine.tls import NEEDS_TLS, fault_of_tls
 from pliant.run.host_devices import count_cores
 from pliant.run.register_location import places_now
@@ -238,60 +236,3 @@ def _ahead(date: str | None) -> float | None:
         return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
-
-
-app = typer.Typer(
-    name="certs",
-    cls=CommandGroup,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make the certificates of a job on several hosts.",
-)
-
-
-@app.callback()
-def certs() -> None:
-    """Make the certificates of a job on several hosts."""
-
-
-@app.command("make")
-def make(
-    hosts: Annotated[
-        list[str],
-        argument(
-            "HOST[,NAME|ADDRESS...]...",
-            "Each host, by all names and addresses by which others reach it.",
-        ),
-    ],
-    out: Annotated[Path, option("--out DIR", "Where they go; a CA there is used again.")] = Path(
-        "certs"
-    ),
-    days: Annotated[int, option("--days N", "How long they are valid.")] = 365,
-    renew: Annotated[
-        bool, option("--renew", "Replace those of these hosts.  The CA stays.")
-    ] = False,
-    as_json: Json = False,
-) -> int:
-    """Make a CA, and a certificate and its key for each host."""
-    if not 1 <= days <= CA_DAYS:
-        raise ConfigError(f"--days {days} must be between 1 and {CA_DAYS}")
-    named, ca = [NamedHost.of(host) for host in hosts], OwnCa(out)
-    twice = [host.stem for host in named if sum(host.stem == one.stem for one in named) > 1]
-    if twice:
-        raise ConfigError(f"host {twice[0]} is named twice; give all names of it at once, with ','")
-    is_new = ca.make(named, days=days, may_replace=renew)
-    if as_json:
-        files = {host.stem: [*map(str, ca.files_of(host))] for host in named}
-        return print_json({"ca": str(ca.certificate), "made_ca": is_new, "hosts": files})
-    if is_new:
-        say(f"{ca.key} stays here: who has it can make a host of the job")
-    for host in named:
-        certificate, key = ca.files_of(host)
-        place = f"[{host.names[0]}]" if ":" in host.names[0] else host.names[0]
-        say(f"to {host.names[0]}: scp {ca.certificate} {certificate} {key} {place}:")
-        say(
-            f"    there --tls-ca {ca.certificate.name} --tls-certificate {certificate.name} "
-            f"--tls-key {key.name}"
-        )
-    say(f"each is valid for {days} days; pliant certs make --renew makes the next, in time")
-    return EXIT_OK

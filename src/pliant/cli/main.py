@@ -78,7 +78,6 @@ GROUPS = (
     checkpoint_commands.app,
     job_commands.policy_app,
     pool_commands.app,
-    host_commands.app,
     help.app,
 )
 for _group in GROUPS:

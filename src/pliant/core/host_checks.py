@@ -256,7 +256,7 @@ def _coordinator(look: CoordinatorLook, *, may_be_away: bool) -> Finding:
     if look.obstacle:
         do = "start the coordinator, or open its port for this host; --join names its --listen"
         if look.is_about_files:
-            do = "give files of TLS that fit, as pliant certs make makes them for each host"
+            do = "give files of TLS that fit this host; see pliant docs encrypt-the-traffic"
         return _line("coordinator", f"{look.place}: {look.obstacle}", do)
     found = f"{look.place} answers within {1000 * look.answer_s:.0f} ms"
     if not look.token:
