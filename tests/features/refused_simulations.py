@@ -36,13 +36,6 @@ SACCT = "JobID|Submit|Start|End|AllocTRES\n"
 DAY = "2026-10-01T"
 
 
-ITEM = """\
-{"metadata": {"name": "gpt", "creationTimestamp": "2026-10-01T08:00:00Z"},
- "spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}}},
- "status": {"startTime": "2026-10-01T08:10:00Z"}}
-"""
-
-
 def simulate(options: str = "", workload: str = "jobs.csv", before: Script | None = None) -> Typed:
     """Return a simulation that is refused."""
     return Typed(f"simulate c.yaml {workload} {options}".strip(), before=before or beside())
@@ -80,49 +73,9 @@ EXPORTS = [
         " has no job that trained on accelerators (left out: 1 jobs without an accelerator)",
         f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|cpu=8\n",
     ),
-    (
-        " line 1 is no JSON: Expecting value; expected `kubectl get jobs -A -o json`",
-        '{"items": [}\n',
-    ),
-    (": items is no list; expected `kubectl get jobs -A -o json`", '{"items": 3}\n'),
-    (
-        ": items[0] is a Pod; expected Jobs, as from `kubectl get jobs -A -o json`",
-        '{"items": [{"kind": "Pod"}]}\n',
-    ),
-    (
-        ": items[0]: spec is no mapping; expected `kubectl get jobs -A -o json`",
-        '{"metadata": []  , "spec": [1]}\n',
-    ),
-    (
-        ": items[0] (default/gpt): conditions is no list of mappings; expected `kubectl get jobs -A"
-        " -o json`",
-        ITEM.replace('"status": {', '"status": {"conditions": [1], '),
-    ),
-    (
-        ": items[0] (default/gpt): limits of nvidia.com/gpu 'half' cannot be read; expected a whole"
-        " number",
-        ITEM.replace('gpu": 1', 'gpu": "half"'),
-    ),
-    (
-        ": items[0] (default/gpt): startTime 'soon' is no time; expected one such"
-        " as 2026-10-01T08:00:00",
-        ITEM.replace("2026-10-01T08:10:00Z", "soon"),
-    ),
-    (
-        ": items[0] (default/gpt): metadata.creationTimestamp is missing; expected a time",
-        ITEM.replace("creationTimestamp", "made"),
-    ),
-    (
-        ": items[0] (default/gpt): it ended before it began, or began before it was made",
-        ITEM.replace("T08:10", "T07:10"),
-    ),
-    (
-        ": items[0] (default/gpt): 900000 accelerators; at most 100000 can be simulated",
-        ITEM.replace('gpu": 1', 'gpu": 900000'),
-    ),
     (" line 2: began_s 5 is before arrival_s 9", "name,arrival_s,work_s,began_s\ngpt,9,60,5\n"),
 ]
-"""What is said behind the name of a workload, and the export of Slurm or Kubernetes that it is."""
+"""What is said behind the name of a workload, and the export of Slurm that it is."""
 
 LINES = [
     (

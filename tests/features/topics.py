@@ -185,7 +185,7 @@ TOPICS = (
     Topic(
         "Workloads and exported jobs",
         "[What would it have saved us](../howto/what-would-it-have-saved.md) has the commands for "
-        "Slurm and Kubernetes, and the columns of a workload.",
+        "Slurm, and the columns of a workload.",
         ("spec/workload", "spec/exported_jobs"),
     ),
     Topic(

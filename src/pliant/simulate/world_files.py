@@ -13,10 +13,8 @@ from pliant.simulate.simulation import SimulatedWorld
 from pliant.spec.cluster import ClusterFile
 from pliant.spec.exported_jobs import (
     Export,
-    is_kubernetes,
     is_sacct,
     made_elastic,
-    parse_kubernetes_jobs,
     parse_sacct,
 )
 from pliant.spec.load import parse
@@ -85,8 +83,6 @@ def read_workload(workload: str) -> Export:
             raise ConfigError(f"{workload} generates no jobs; write mix: or the path of a workload")
         return Export(jobs=generate.mix(workload), notes=())
     text = read_named(Path(workload)).removeprefix("\ufeff")  # spreadsheets begin with a mark
-    if is_kubernetes(text):
-        return parse_kubernetes_jobs(text, source=workload)
     if is_sacct(text):
         return parse_sacct(text, source=workload)
     jobs = parse_workload(text, source=workload)

@@ -1,8 +1,8 @@
-"""Jobs that a scheduler has exported, and the workload that they make.
+"""Jobs that Slurm has exported, and the workload that they make.
 
-Owns how an export is read (the columns or fields that are needed, and the sentence for what cannot
-be read), and what is common to all: moments become seconds since the first job was submitted, and
-what cannot be simulated is left out and counted.
+Owns how an export is read (the columns that are needed, and the sentence for what cannot be read):
+moments become seconds since the first job was submitted, and what cannot be simulated is left out
+and counted.
 
 Slurm, ``sacct --parsable2``:
 
@@ -11,21 +11,16 @@ Slurm, ``sacct --parsable2``:
 
 A column Eligible counts where it is there: a job that waits for another, or for a time that its
 user has set, waits for no accelerator.
-
-Kubernetes, ``kubectl get jobs -A -o json``: a Job's devices are those of its containers' limits,
-times the pods that it has at a time.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from pliant.core.errors import ConfigError
 from pliant.spec.pool import MOST_DEVICES
@@ -44,12 +39,6 @@ ELIGIBLE = "Eligible"
 
 NEVER = ("Unknown", "None", "")
 """What stands for a moment that has not come."""
-
-EXPORT = "`kubectl get jobs -A -o json`"
-
-ACCELERATORS = ("/gpu", "/tpu", "/gaudi", "/neuron")
-"""How resources that are accelerators end: nvidia.com/gpu, amd.com/gpu, google.com/tpu,
-habana.ai/gaudi, aws.amazon.com/neuron."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +138,7 @@ def _jobs(kept: Sequence[ExportedJob]) -> list[WorkloadJob]:
     times: Counter[str] = Counter()
     jobs = []
     for one in sorted(kept, key=lambda one: one.submitted_s):
-        name = one.name.lstrip("/") or f"line {one.line}"  # a slash before it is for services
+        name = one.name or f"line {one.line}"
         times[name] += 1
         again = times[name]
         jobs.append(
@@ -232,7 +221,10 @@ def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
     devices = _slurm_devices(row["AllocTRES"])
     if not devices:
         return "jobs without an accelerator"
-    _require_simulated(devices, where)
+    if devices > MOST_DEVICES:
+        raise ConfigError(
+            f"{where}: {devices} accelerators; at most {MOST_DEVICES} can be simulated"
+        )
     submitted_s, began_s, ended_s = (
         _moment(row, name, where) for name in ("Submit", "Start", "End")
     )
@@ -270,92 +262,8 @@ def _slurm_devices(tres: str) -> int:
     return sum(int(number) for number in re.findall(r"(?:^|,)gres/gpu:[^=,]+=(\d{1,9})", tres))
 
 
-def is_kubernetes(text: str) -> bool:
-    """Whether this begins as JSON does."""
-    return text.lstrip().startswith("{")
-
-
-def parse_kubernetes_jobs(text: str, *, source: str) -> Export:
-    """Read an export.
-
-    Raises:
-        ConfigError: it is no list of Jobs, or a field of one cannot be read; it is named.
-    """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        what = getattr(error, "msg", "it is too deep")
-        raise ConfigError(f"{source} line {line} is no JSON: {what}; expected {EXPORT}") from None
-    items = document.get("items", [document])
-    if not isinstance(items, list):
-        raise ConfigError(f"{source}: items is no list; expected {EXPORT}")
-    found: list[ExportedJob | str] = []
-    for at, item in enumerate(items):
-        found.append(_job(item, f"{source}: items[{at}]"))
-    return workload_of(found, source=source)
-
-
-def _job(item: object, where: str) -> ExportedJob | str:
-    """Return a job, or why it is none."""
-    kind = item.get("kind", "Job") if isinstance(item, dict) else type(item).__name__
-    if not isinstance(item, dict) or kind != "Job":
-        raise ConfigError(f"{where} is a {str(kind)[:40]}; expected Jobs, as from {EXPORT}")
-    about, wanted, status = (_mapping(item, name, where) for name in ("metadata", "spec", "status"))
-    name = f"{about.get('namespace', 'default')}/{about.get('name', '')}"
-    where = f"{where} ({name[:80]})"
-    devices = _devices(wanted, where)
-    if not devices:
-        return "jobs without an accelerator"
-    submitted_s = _moment(about, "creationTimestamp", where)
-    began_s = _moment(status, "startTime", where)
-    if submitted_s is None:
-        raise ConfigError(f"{where}: metadata.creationTimestamp is missing; expected a time")
-    if began_s is None:
-        return "jobs that never began"
-    ended_s = _moment(status, "completionTime", where)
-    for condition in _list(status, "conditions", where):
-        is_over = condition.get("type") == "Failed" and condition.get("status") == "True"
-        if ended_s is None and is_over:
-            ended_s = _moment(condition, "lastTransitionTime", where)
-    if began_s < submitted_s or (ended_s is not None and ended_s < began_s):
-        raise ConfigError(f"{where}: it ended before it began, or began before it was made")
-    return ExportedJob(
-        name=name, submitted_s=submitted_s, began_s=began_s, ended_s=ended_s, devices=devices
-    )
-
-
-def _devices(wanted: dict[str, Any], where: str) -> int:
-    pod = _mapping(_mapping(wanted, "template", where), "spec", where)
-    each = 0
-    for container in _list(pod, "containers", where):
-        limits = _mapping(_mapping(container, "resources", where), "limits", where)
-        for name, number in limits.items():
-            if name.endswith(ACCELERATORS):
-                each += _count(number, f"{where}: limits of {name[:40]}")
-    pods = _count(wanted.get("parallelism", 1), f"{where}: spec.parallelism")
-    if wanted.get("completions") is not None:
-        pods = min(pods, _count(wanted["completions"], f"{where}: spec.completions"))
-    _require_simulated(each * pods, where)
-    return each * pods
-
-
-def _count(value: object, where: str) -> int:
-    text = str(value)
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ConfigError(f"{where} {text[:40]!r} cannot be read; expected a whole number")
-    return int(text)
-
-
-def _require_simulated(devices: int, where: str) -> None:
-    if devices > MOST_DEVICES:
-        raise ConfigError(
-            f"{where}: {devices} accelerators; at most {MOST_DEVICES} can be simulated"
-        )
-
-
-def _moment(values: Mapping[str, Any], name: str, where: str) -> float | None:
-    text = str(values.get(name) or "")
+def _moment(row: dict[str, str], name: str, where: str) -> float | None:
+    text = row[name]
     if text in NEVER:
         return None
     moment_s = unix_s(text)
@@ -364,17 +272,3 @@ def _moment(values: Mapping[str, Any], name: str, where: str) -> float | None:
             f"{where}: {name} {text[:40]!r} is no time; expected one such as 2026-10-01T08:00:00"
         )
     return moment_s
-
-
-def _mapping(values: dict[str, Any], name: str, where: str) -> dict[str, Any]:
-    found = values.get(name) or {}
-    if not isinstance(found, dict):
-        raise ConfigError(f"{where}: {name} is no mapping; expected {EXPORT}")
-    return found
-
-
-def _list(values: dict[str, Any], name: str, where: str) -> list[dict[str, Any]]:
-    found = values.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ConfigError(f"{where}: {name} is no list of mappings; expected {EXPORT}")
-    return found
