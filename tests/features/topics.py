@@ -139,7 +139,7 @@ TOPICS = (
         "[Run on several hosts](../howto/run-on-several-hosts.md) says what each of them needs.",
         (
             *("agent/", "machine/", "core/placement"),
-            *("cli/several_hosts", "cli/host_commands"),
+            "cli/several_hosts",
         ),
     ),
     Topic(
@@ -153,6 +153,12 @@ TOPICS = (
         "Every node needs its certificate, its key and the CA in PEM form. "
         "[Encrypt the traffic](../howto/encrypt-the-traffic.md) has the commands.",
         ("machine/tls",),
+    ),
+    Topic(
+        "Kubernetes",
+        "pliant reaches a cluster as kubectl does: by a kubeconfig and a context of it, or by the "
+        "service account of its pod.",
+        ("kube/",),
     ),
     Topic(
         "Starting a pool",
