@@ -285,6 +285,75 @@ def test_a_step_without_any_backward_commits_and_moves_nothing() -> None:
     assert all(map(torch.equal, before, arguments["model"].parameters()))
 
 
+def test_what_micro_batches_log_is_added_up_as_their_losses_are() -> None:
+    arguments = small()
+    model, found = arguments["model"], []
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(3):  # the last has two micro-batches of four
+            for points, labels in step:
+                loss = loss_of(model, (points, labels))
+                step.log(loss=loss, slot=step.slot)
+                step.log(weight=float(labels[0]), label=labels[0])
+                if step.slot:
+                    step.backward(loss)
+                else:
+                    step.log(missed=1)
+            found.append((step.logged, step.logged_weights))
+        losses = [step.loss]
+    logged, weights = found[-1]
+    assert sorted(logged) == ["label", "loss", "missed", "slot"]
+    assert (logged["slot"], weights["slot"], weights["missed"]) == (0.5, 4.0, 2.0)
+    assert logged["loss"] != losses[0]  # that of micro-batch 0 had no backward
+    assert found[0][1]["slot"] == 8.0
+
+
+def test_a_logged_loss_has_the_bits_of_the_loss() -> None:
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(3):
+            for batch in step:
+                loss = loss_of(arguments["model"], batch)
+                step.backward(loss)
+                step.log(loss=loss)
+            assert step.logged == {"loss": step.loss}
+
+
+def log_once(value: Any = 1.0, times: int = 1, weight: float | None = None) -> None:
+    with pliant.Session(**small()) as session:
+        for step in session.steps(1):
+            for _ in step:
+                for _ in range(times):
+                    step.log(value=value, weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"times": 2}, "twice for one micro-batch"),
+        ({"value": torch.ones(2)}, r"has the shape \(2,\)"),
+        ({"weight": -1.0}, "at least 0"),
+    ],
+)
+def test_what_cannot_be_logged_of_a_micro_batch_is_refused(
+    given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        log_once(**given)
+
+
+def test_what_is_of_micro_batches_is_refused_in_the_tail_and_the_other_way_round() -> None:
+    with pliant.Session(**small()) as session:
+        for step in session.steps(1):
+            with pytest.raises(UsageError, match=r"step\.logged is known after the loop"):
+                step.logged  # noqa: B018
+            for _ in step:
+                pass
+            with pytest.raises(UsageError, match=r"step\.log belongs inside the loop"):
+                step.log(value=1.0)
+            with pytest.raises(UsageError, match=r"step\.slot is known inside the loop"):
+                step.slot  # noqa: B018
+
+
 def test_a_parameter_that_no_slot_touched_has_no_gradient() -> None:
     case = models.build("moe")
     models.train(case, 4)
@@ -363,7 +432,7 @@ def update_of(model: nn.Module, **more: Any) -> Update:
     given: dict[str, Any] = {"scaler": None, "max_grad_norm": None, **more}
     return Update(
         parameters=dict(model.named_parameters()),
-        layout=Layout.of(model.named_parameters(), extras=6),
+        layout=Layout.of(model.named_parameters(), extras=7),
         optimizers=[torch.optim.SGD(model.parameters(), lr=1.0)],
         optimizer_states=[],
         schedulers=[],
@@ -376,7 +445,7 @@ def update_of(model: nn.Module, **more: Any) -> Update:
 
 def reduced(update: Update, value: float) -> tuple[list[torch.Tensor], Extras]:
     """Return a step's result whose gradient is ``value`` everywhere."""
-    values = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    values = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     buckets = [torch.full((bucket.numel,), value) for bucket in update.layout.buckets[:-1]]
     return buckets, Extras(values=values, num_parameters=2)
 

@@ -59,6 +59,11 @@ FEATURES = [
         note="the same on every replica",
         proof=HABITS,
     ),
+    Feature(
+        name="`step.log` and `step.slot`",
+        note="means over all micro-batches of a step, the same on every replica",
+        proof=HABITS,
+    ),
     Feature(name="`copy.deepcopy` and `torch.save` of the model in the tail", proof=HABITS),
     Feature(
         name="`session.leader` writing files",

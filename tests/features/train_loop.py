@@ -59,7 +59,10 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
                     for points, labels in step:
                         if step.index == steps - 1 and session.replica in ("r3", "alone"):
                             step.stop()  # its own clock says so
-                        step.backward(nn.functional.cross_entropy(model(points), labels))
+                        loss = nn.functional.cross_entropy(model(points), labels)
+                        step.backward(loss)
+                        step.log(loss=loss, slot=step.slot)
+                        step.log(weight=float(labels.sum()), mean=points.mean())
                     tail(session, step, model, directory, steps)
                 model[0].requires_grad_(requires_grad=False)
                 optimizer.param_groups[0]["lr"] *= 0.5
@@ -81,13 +84,16 @@ def tail(session: pliant.Session, step: Any, model: nn.Module, directory: Path, 
         "step": step.index,
         "leader": session.leader,
         "loss": step.loss.hex(),
+        "logged": step.logged,
     }
+    if step.logged["loss"] != step.loss:
+        raise AssertionError(f"{step.logged['loss']} is not {step.loss}")
     append(directory / "tails", line)
     sys.stdout.write(f"\r{(step.index + 1) / steps:4.0%}|{'#' * step.index}")
     noise = float(torch.rand(()))
     session.log(loss=step.loss, noise=noise)
     if session.leader:
-        append(directory / "notes", {"step": step.index, "noise": noise})
+        append(directory / "notes", {"step": step.index, "noise": noise, **step.logged})
     session.save(directory / "weights.pt")
     look_at(model)
     with session.busy(60.0):

@@ -11,7 +11,7 @@ Must not know how a step is computed or committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -30,6 +30,7 @@ class Step:
     ) -> None:
         self._training = training
         self._loss: float | None = None
+        self._logged: Mapping[str, tuple[float, float]] = {}
         self.is_iterated = False
         """Whether a loop over this step has begun."""
         self.index = index
@@ -80,6 +81,48 @@ class Step:
         """
         self._training.backward(loss, weight)
 
+    @property
+    def slot(self) -> int:
+        """Which micro-batch of the step is being computed, from 0; the same in every history.
+
+        Raises:
+            UsageError: outside of the loop over the step.
+        """
+        slot = self._training.slots.open_slot
+        if slot < 0 or self._loss is not None:
+            raise UsageError("step.slot is known inside the loop over a step, not outside")
+        return slot
+
+    def log(self, *, weight: float | None = None, **values: Any) -> None:
+        """Log numbers of this micro-batch: ``step.log(accuracy=hits / size)``.
+
+        When the step is committed, ``step.logged`` has the mean of each over the whole step, with
+        the same bits on every replica and for every number of them.
+
+        Args:
+            weight: how much this micro-batch counts; its number of samples unless given.
+            values: numbers, or tensors of one element; each name once per micro-batch.
+
+        Raises:
+            UsageError: outside of the loop, no number, a name twice, or an impossible weight.
+        """
+        self._training.slots.log(values, weight)
+
+    @property
+    def logged(self) -> dict[str, float]:
+        """Weighted means of what ``step.log`` was given, by name; once the step is committed."""
+        return {name: mean for name, (mean, _) in self._known_logged().items()}
+
+    @property
+    def logged_weights(self) -> dict[str, float]:
+        """Total weight of each of these means, for a mean over several steps."""
+        return {name: weight for name, (_, weight) in self._known_logged().items()}
+
+    def _known_logged(self) -> Mapping[str, tuple[float, float]]:
+        if self._loss is None:
+            raise UsageError("step.logged is known after the loop over the step, not inside it")
+        return self._logged
+
     def pipeline(
         self, schedule: Any, *args: Any, weight: float | None = None, **options: Any
     ) -> None:
@@ -113,6 +156,7 @@ class Step:
         if batch is None and self._loss is None:
             done = self._training.done
             self._loss = float("nan") if done is None else done.loss
+            self._logged = {} if done is None else done.logged
         return batch
 
 

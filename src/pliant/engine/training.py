@@ -27,7 +27,7 @@ from pliant.engine import probe, randomness
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
-from pliant.engine.data.slots import Attempt, Extras, Slots
+from pliant.engine.data.slots import Attempt, Extras, Slots, logged_means
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.guard.base import Guards
 from pliant.engine.guard.comparison import StateComparison, compare_whole
@@ -57,6 +57,8 @@ class Result:
 
     step: int
     gradient: Gradient
+    logged: Mapping[str, tuple[float, float]]
+    """By ``step.log``: mean and weight of each name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ class Done:
     """A committed step, for its tail."""
 
     loss: float
+    logged: Mapping[str, tuple[float, float]]
     decision: StepDecision
 
 
@@ -298,7 +301,7 @@ class Training:
             draws=self.schedule.draws_digest(result.step),
         )
         self.guards.on_commit(decision.is_leader)
-        self.done = Done(loss=gradient.extras.loss, decision=decision)
+        self.done = Done(loss=gradient.extras.loss, logged=result.logged, decision=decision)
         if self.recorder is not None:
             self.recorder.commit(result.step, digest)
         self._reports.tell(result.step, gradient, decision, member.replica, is_skipped=is_skipped)
@@ -376,6 +379,7 @@ class Training:
     def _begin(self, step: int) -> None:
         torch.clear_autocast_cache()  # the script may have changed weights that it had used before
         formed = self.membership.formed()
+        self._reduction = formed.reduction
         self.slots.begin(
             Attempt(
                 step=step,
@@ -383,6 +387,7 @@ class Training:
                 lineage=self.membership.member.lineage,
                 generation=formed.order.generation,
                 launch=formed.reduction.launch,
+                tell=formed.reduction.tell,
                 lent=formed.reduction.lent,
             )
         )
@@ -407,7 +412,8 @@ class Training:
             )
         if not gradient.nonfinite or self.on_nonfinite != "skip":
             self.slots.check(extras)
-        self._result = Result(step=step, gradient=gradient)
+        logged = logged_means(self._reduction.shared, self.shape.num_slots)
+        self._result = Result(step=step, gradient=gradient, logged=logged)
         self.guards.on_computed()
         self.state.check_parameters()
         condition = Condition(

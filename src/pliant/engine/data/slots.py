@@ -11,23 +11,25 @@ the commit needs travels in buckets, so that a vote stands for a complete result
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.step.balance import UNKNOWN_US
-from pliant.core.step.batching import Node
+from pliant.core.step.batching import Node, root
 from pliant.engine import probe, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
 from pliant.engine.device import here, host
 from pliant.engine.reduce.accumulate import GradientSums
+from pliant.engine.reduce.buckets import SHARED
 from pliant.engine.reduce.gradient_tree import Position, ValueSums, positions
 from pliant.engine.sharding.stages import Shapes, Stages
 from pliant.engine.state.buffers import BufferRules
@@ -37,7 +39,10 @@ Launch = Callable[[int, list[torch.Tensor]], None]
 Backwards = Callable[[], float | None]
 """Leaves a micro-batch's gradients in ``.grad``; returns the loss, if this worker has it."""
 
-_LOSS, _WEIGHT, _COMPUTED, _INVALID, _PRESENCE = range(5)
+_LOSS, _WEIGHT, _COMPUTED, _INVALID, _PRESENCE = range(SHARED + 1, SHARED + 6)
+
+Logged = tuple[str, str, str]
+"""What a slot has logged: name, value and weight, both as ``float.hex`` gives them."""
 
 
 def extras_width(num_parameters: int, buffers: BufferRules) -> int:
@@ -95,6 +100,9 @@ class Attempt:
     lineage: int
     generation: int
     launch: Launch
+    tell: Callable[[bytes], None] = lambda payload: None
+    """Takes what all members are to learn beside the sums; see ``Reduction.tell``."""
+
     lent: Sequence[Sequence[torch.Tensor]] = ()
     """Flat buffers by bucket in which to add up; see ``GradientSums.begin``."""
 
@@ -112,6 +120,9 @@ class _OpenSlot:
 
     None: no backward so far, or one of weight 0."""
 
+    logged: list[tuple[str, Callable[[], list[torch.Tensor]], float]] = field(default_factory=list)
+    """Names, what reads the value, and weights."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
@@ -121,9 +132,8 @@ class _Said:
     present: list[int]
     """Numbers of the parameters that it touched."""
     is_invalid: bool
-    loss: Callable[[], list[torch.Tensor]]
     changes: Callable[[], list[torch.Tensor]] | None
-    """Of the buffers, if they say anything; this and ``loss`` wait for the device."""
+    """Of the buffers, if they say anything; waits for the device, as what the slot reads does."""
 
 
 class Slots:
@@ -152,6 +162,8 @@ class Slots:
         self._ledger = ledger
         self._scaler = scaler
         self._stages = stages
+        self._logged: dict[int, bytes] = {}
+        """What slots of the attempt have logged, packed."""
         self._said: list[tuple[Position, _Said | None]] = []
         """What the slots of the attempt say beside their gradients, on its way to the host."""
         self._attempt: Attempt | None = None
@@ -181,7 +193,7 @@ class Slots:
         self._buffers.begin()
         self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
         self._extras.begin(len(attempt.nodes))
-        self._said = []
+        self._said, self._logged = [], {}
         self._loader.want(attempt.step, [position.slot for position in self._left])
 
     def next(self) -> tuple[Any] | None:
@@ -206,6 +218,8 @@ class Slots:
         spent_us = int(1e6 * (time.monotonic() - self._began_s))
         self._push_said()
         self.slot_us = max(1, spent_us // self._entered) if self._entered else UNKNOWN_US
+        packed = json.dumps({slot: one.decode() for slot, one in self._logged.items()})
+        attempt.tell(packed.encode())
         attempt.launch(self._sums.num_buckets, self._extras.partials())
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
@@ -223,6 +237,29 @@ class Slots:
             scale = weight / self._schedule.micro_batch_size
             self._sums.capture(lambda: torch.autograd.backward(root), scale)
         slot.loss = here.device.read([loss])
+
+    def log(self, values: Mapping[str, Any], weight: float | None) -> None:
+        """Take note of numbers of the open slot."""
+        slot = self._open
+        if slot is None or self._stages.is_several:
+            raise UsageError(
+                "step.log belongs inside the loop over a step, once a micro-batch is there, and "
+                "not with a model in stages, whose workers know different things; in a tail use "
+                "session.log"
+            )
+        counted = _checked_weight(weight, len(slot.request.samples))
+        for name, value in values.items():
+            if any(name == known for known, *_ in slot.logged):
+                raise UsageError(f"step.log was given {name!r} twice for one micro-batch")
+            tensor = (
+                value if isinstance(value, torch.Tensor) else torch.tensor(float(value)).double()
+            )
+            if tensor.numel() != 1:
+                raise UsageError(
+                    f"step.log takes numbers and tensors of one element, and {name!r} has the "
+                    f"shape {tuple(tensor.shape)}; log its mean"
+                )
+            slot.logged.append((name, here.device.read([tensor]), counted))
 
     def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
         """Run forward and backward of the open slot as a schedule has it; all have ``shapes``."""
@@ -359,14 +396,14 @@ class Slots:
 
     def _say(self, slot: _OpenSlot | None, present: list[int]) -> _Said | None:
         """Start reading what a slot says beside its gradients; None if it is absent."""
-        if slot is None or slot.loss is None:
+        if slot is None or (slot.loss is None and not slot.logged):
             return None
-        changes = self._buffers.changes(slot.position.slot)
+        has_loss = slot.loss is not None
+        changes = self._buffers.changes(slot.position.slot) if has_loss else torch.empty(0)
         return _Said(
             slot=slot,
             present=present,
             is_invalid=self._sums.is_invalid,
-            loss=slot.loss,
             changes=here.device.read([changes]) if changes.numel() else None,
         )
 
@@ -374,12 +411,18 @@ class Slots:
         """Return it as a vector; may wait for the device."""
         if said is None:
             return None
-        slot, loss = said.slot, float(said.loss()[0])
+        slot = said.slot
+        values = torch.zeros(self.width, dtype=torch.float64, device=host.LOCATION)
+        if slot.logged:
+            packed = self._logged[slot.request.slot] = _packed(slot)
+            values[SHARED] = len(packed)
+        if slot.loss is None:
+            return values
+        loss = float(slot.loss()[0])
         if not math.isfinite(loss) and not self.nonfinite:
             self.nonfinite = f" in {_named(slot)}"
-        values = torch.zeros(self.width, dtype=torch.float64, device=host.LOCATION)
         told = (loss * slot.weight, slot.weight, 1.0, said.is_invalid)
-        values[:_PRESENCE] = values.new_tensor(told)
+        values[_LOSS:_PRESENCE] = values.new_tensor(told)
         presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
         if len(said.present) == self._num_parameters:
             presence.fill_(1.0)
@@ -410,7 +453,8 @@ class Slots:
     def _push_said(self) -> None:
         """Add up what the slots said; waits once, for the last, behind which all others are."""
         for said in [said for _, said in self._said if said is not None][-1:]:
-            (said.changes or said.loss)()
+            if (last := said.changes or said.slot.loss) is not None:
+                last()
         for position, each in self._said:
             self._push(position, self._values(each))
         self._said = []
@@ -431,6 +475,43 @@ class Slots:
             probe.at("bucket", attempt.step)
             attempt.launch(self._launched, self._sums.partials(self._launched))
             self._launched += 1
+
+
+def _packed(slot: _OpenSlot) -> bytes:
+    """Return what a slot has logged; may wait for the device."""
+    rows: list[Logged] = [
+        (name, float(read()[0]).hex(), weight.hex()) for name, read, weight in slot.logged
+    ]
+    return json.dumps(rows).encode()
+
+
+def logged_means(parts: Sequence[bytes], num_slots: int) -> dict[str, tuple[float, float]]:
+    """Return weighted mean and total weight of all that was logged, by name.
+
+    Added along the tree of the gradients, whoever computed which slot.
+    """
+    slots: dict[int, dict[str, tuple[float, float]]] = {}
+    for part in parts:
+        for slot, text in json.loads(part).items():
+            rows: list[Logged] = json.loads(text)
+            slots[int(slot)] = {
+                name: (float.fromhex(value), float.fromhex(weight)) for name, value, weight in rows
+            }
+    names = sorted({name for values in slots.values() for name in values})
+    sums = ValueSums(2 * len(names))
+    sums.begin(1)
+    for visit in positions([root(num_slots)]):
+        values = None
+        if (said := slots.get(visit.slot)) is not None:
+            found = [said.get(name, (0.0, 0.0)) for name in names]
+            pairs = [(value * weight if weight else 0.0, weight) for value, weight in found]
+            values = torch.tensor(pairs, dtype=torch.float64, device=host.LOCATION).flatten()
+        sums.push(values, merges=visit.merges, part=0, is_last_of_part=visit.is_last_of_part)
+    totals = sums.partials()[0].view(-1, 2).tolist()
+    return {
+        name: (total / weight if weight else math.nan, weight)
+        for name, (total, weight) in zip(names, totals, strict=True)
+    }
 
 
 def _named(slot: _OpenSlot) -> str:

@@ -23,6 +23,7 @@ from pliant.core.step.passes import Pass, passes
 from pliant.engine.data.loading import BatchRequest
 from pliant.engine.data.slots import Attempt, Backwards, Slots
 from pliant.engine.device import host
+from pliant.engine.reduce.buckets import SHARED
 from pliant.engine.reduce.gradient_tree import Position
 from pliant.engine.sharding.shard_sums import LeafExchange
 from pliant.engine.sharding.stages import Shapes
@@ -94,6 +95,13 @@ class TeamSlots(Slots):
             if own is None:
                 own, own_leaves = torch.zeros(self.width, device=host.LOCATION).double(), {}
             values = self._team.gather_values(own)
+            sizes = [int(one[SHARED]) for one in values]
+            if any(sizes):
+                packed = self._logged.get(slot.request.slot, b"") if is_own else b""
+                told = self._team.gather_bytes(packed, sizes)
+                for place, one in zip(done.computed, told, strict=False):
+                    if one:
+                        self._logged[self._visits[place].slot] = one
             present = [self.present_in(one) for one in values]
             leaves = self._team.gather_leaves(own_leaves, present)
             for number, rows in together.items():
@@ -107,7 +115,7 @@ class TeamSlots(Slots):
             is_computed = said is not None and self.is_computed(said)
             self._sums.put_leaves(its_leaves if is_computed else {})
             self._sums.close()
-            self._push(visit, said if is_computed else None)
+            self._push(visit, said)
 
     def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
         """Run forward and backward of the open slot as a schedule has it."""

@@ -29,6 +29,9 @@ _Where = tuple[torch.dtype, torch.device]
 
 Described = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
+SHARED = 0
+"""Which of the extras says how many bytes of its own a slot has to tell all members."""
+
 BUCKET_BYTES = 10 * 1024 * 1024
 """Aimed size of a bucket.  Throughput is flat from about 4 MB; larger ones overlap less."""
 

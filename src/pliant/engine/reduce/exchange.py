@@ -40,7 +40,7 @@ from pliant.engine.comm.group import Group, Ticket
 from pliant.engine.device import here, memory
 from pliant.engine.device.base import Mark
 from pliant.engine.device.memory import Scratch
-from pliant.engine.reduce.buckets import Bucket, Layout
+from pliant.engine.reduce.buckets import SHARED, Bucket, Layout
 from pliant.engine.reduce.hostwise import Hostwise
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
 from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, ThroughWindows, fit
@@ -99,6 +99,10 @@ class Reduction:
         """By bucket, when its result has come back to the accelerator that it is for."""
         self._tickets: dict[int, Ticket[torch.Tensor]] = {}
         self._finished = True
+        self._told = b""
+        self._num_shared = 0
+        self.shared: list[bytes] = []
+        """What each member has told in the last step, in rank order; empty: nobody anything."""
         self._scratch = Scratch()
         if previous is not None and previous.layout.digest == layout.digest:
             self._turn, self._sets, self._scratch = previous.give_away()
@@ -126,6 +130,13 @@ class Reduction:
             return
         self._tickets[bucket_index] = self.group.submit(self._job_for(bucket, partials))
 
+    def tell(self, payload: bytes) -> None:
+        """Say what all members are to learn beside this step's sums, before ``finish``.
+
+        It travels if the sum of the extras' ``SHARED`` says that somebody has something to tell.
+        """
+        self._told = payload
+
     def finish(self) -> list[torch.Tensor]:
         """Wait for all buckets; return the reduced flat tensors by bucket index.
 
@@ -143,6 +154,10 @@ class Reduction:
             if (landed := self._landed.pop(bucket.index, None)) is not None:
                 here.device.join(landed, result)
             reduced.append(result)
+        self.shared = []
+        if self.layout.extras and reduced[-1][SHARED]:
+            self._num_shared += 1
+            self.shared = self.group.share(f"told/{self._num_shared}", self._told)
         self._finished = True
         return reduced
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pliant.core.errors import UsageError
+from pliant.engine.device import host
 from pliant.engine.local_tensors import is_sharded_type
 from pliant.engine.reduce.buckets import BucketEntry, Layout
 from pliant.engine.reduce.plan import as_real
@@ -136,6 +137,13 @@ class LeafExchange:
     def gather_values(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return what each shard says beside its leaves; every worker must call."""
         return list(self._gathered(values))
+
+    def gather_bytes(self, payload: bytes, sizes: Sequence[int]) -> list[bytes]:
+        """Return what each shard tells, of which all know the ``sizes``; every worker must call."""
+        flat = torch.zeros(max(sizes), dtype=torch.uint8, device=host.LOCATION)
+        flat[: len(payload)] = torch.tensor([*payload], dtype=torch.uint8)
+        rows = self._gathered(flat)
+        return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
 
     def gather_leaves(
         self, leaves: Mapping[int, torch.Tensor], present: Sequence[Sequence[int]]
