@@ -311,7 +311,7 @@ CHANGED: dict[str, tuple[str, str]] = {
         "sessionTimeoutInSeconds: 0",
     ),
     "job.yaml line 7: spec.command must be a list, not 'train.py'": ("[train.py]", "train.py"),
-    "job.yaml line 7: spec.tls.key is missing": (
+    "job.yaml line 7: tls.key is missing: replicas need all three files for TLS": (
         "  startReplicas: 2\n",
         "  startReplicas: 2\n  tls: {ca: a, certificate: b}\n",
     ),

@@ -161,6 +161,12 @@ TOPICS = (
         ("kube/",),
     ),
     Topic(
+        "Kubernetes",
+        "[Run on Kubernetes](../howto/run-on-kubernetes.md) shows a job, and says what it needs "
+        "there beside what every job file has.",
+        ("kube/", "spec/cluster_job"),
+    ),
+    Topic(
         "Starting a pool",
         "`--devices` names or counts the devices, `--config` has teams and classes. "
         "[Share a pool](../howto/share-a-pool.md) has examples.",

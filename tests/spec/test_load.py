@@ -94,7 +94,8 @@ def test_sizes_have_defaults() -> None:
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
             " startReplicas, workersPerReplica, hostsPerReplica, maxRestarts, limits,"
-            " sessionTimeoutInSeconds, verifyEvery, exchange, balance, placement, pool, tls",
+            " sessionTimeoutInSeconds, verifyEvery, exchange, balance, placement, pool, tls,"
+            " mode, suspend, replicas, podTemplate, queue, storage",
         ),
         (
             "minReplicas: 1",
@@ -156,7 +157,7 @@ def test_sizes_have_defaults() -> None:
         (
             "  startReplicas: 2",
             "  tls: {ca: /tls/ca.pem, certificate: /tls/node.pem}",
-            "job.yaml line 6: spec.tls.key is missing",
+            "job.yaml line 6: tls.key is missing: replicas need all three files for TLS",
         ),
         (
             "  startReplicas: 2",

@@ -15,10 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
 from pliant.machine.files import read_named
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
+from pliant.spec.cluster_job import fields_for_a_cluster
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import parse
 
@@ -62,6 +64,10 @@ def read_command(target: str, arguments: list[str]) -> WhatToRun:
             f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
         )
     job = parse(ElasticJob, read_named(path), source=target)
+    if job.spec.mode == "restart":
+        raise ConfigError(f"{target}: mode restart is known, but nothing runs it yet")
+    if unused := fields_for_a_cluster(job.spec):
+        say_aside(f"{target}: {', '.join(unused)} are for a cluster; here they are ignored")
     directory, words = path.absolute().parent, list(job.spec.command)
     beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
     if words[0] == MODULE:
@@ -94,9 +100,10 @@ def _module(words: list[str], directory: Path | None = None, beside: str = "") -
 def _beside(job: ElasticJob, directory: Path) -> ElasticJob:
     """Return the job with its paths as the file means them."""
     tls = job.spec.tls
-    if tls is None:
+    if tls is None or tls.secret_name is not None:
         return job
-    found = {name: str(directory / path) for name, path in tls.model_dump().items()}
+    paths = tls.model_dump(exclude_none=True).items()
+    found = {name: str(directory / path) for name, path in paths}
     spec = job.spec.model_copy(update={"tls": tls.model_copy(update=found)})
     return job.model_copy(update={"spec": spec})
 

@@ -19,6 +19,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import DEFAULT_POOL
+from pliant.spec.cluster_job import ObjectName, PodTemplate, QueueEntry, StorageEntry
 from pliant.spec.model import Model, SomeSeconds, check_name, core_fields, document, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
@@ -110,16 +111,33 @@ class PlaceEntry(Model):
 
 
 class TlsEntry(Model):
-    """What replicas prove themselves with to each other; the same paths on every node."""
+    """What replicas prove themselves with to each other."""
 
-    ca: str
-    """The certificate that signs those of all nodes, in PEM form."""
+    ca: str | None = None
+    """The certificate that signs those of all nodes, in PEM form; the same path on every node."""
 
-    certificate: str
+    certificate: str | None = None
     """Of the node that it lies on, in PEM form."""
 
-    key: str
+    key: str | None = None
     """Of the certificate, in PEM form, without a password."""
+
+    secret_name: ObjectName | None = None
+    """In a cluster, instead of the three: a Secret with ca.crt, tls.crt and tls.key, as
+    cert-manager writes it."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        files = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+        missing = [name for name, path in files.items() if path is None]
+        if self.secret_name is not None and len(missing) < len(files):
+            raise impossible(
+                f"tls.secretName {self.secret_name} is for a cluster, and paths are for hosts; "
+                "give one or the other"
+            )
+        if self.secret_name is None and missing:
+            raise impossible(f"tls.{missing[0]} is missing: replicas need all three files for TLS")
+        return self
 
 
 class Metadata(Model):
@@ -179,13 +197,37 @@ class JobSpec(Model):
     tls: TlsEntry | None = None
     """Replicas talk to each other over TLS; without it they do not."""
 
+    mode: Literal["inPlace", "restart"] = "inPlace"
+    """How the size changes: in the processes that train, or by starting them again from their own
+    checkpoint, for scripts of torchrun."""
+
+    suspend: bool = False
+    """In a cluster: the job leaves at a checkpoint and waits until this is false again."""
+
+    replicas: Annotated[int, Field(ge=1)] | None = None
+    """In a cluster: how many are wished for, as `kubectl scale` says it; the default is what the
+    policy makes of the capacity."""
+
+    pod_template: PodTemplate | None = None
+    """In a cluster: the pod of a node of the job, a PodTemplateSpec."""
+
+    queue: QueueEntry | None = None
+    """In a cluster: where it asks for its pods."""
+
+    storage: StorageEntry | None = None
+    """In a cluster: where the coordinator's files are kept."""
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         try:
-            core_policy(self.elastic_policy, self.start_replicas)
+            policy = core_policy(self.elastic_policy, self.start_replicas)
             PlacementRule.of(self.placement)
         except ConfigError as error:
             raise impossible(str(error)) from None
+        if self.replicas is not None and policy.fitted(self.replicas) is None:
+            raise impossible(
+                f"replicas {self.replicas} is none of the sizes that elasticPolicy allows"
+            )
         hosts, workers = self.hosts_per_replica, self.workers_per_replica
         if workers % hosts:
             raise impossible(
