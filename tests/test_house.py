@@ -26,6 +26,8 @@ CROSS_MODULE_TESTS = {
     "core/job/test_died_together.py": "of one event follows something in several modules",
     "core/allocation/test_machine.py": "a state machine of everything that can happen to a pool",
     "core/allocation/test_page.py": "the examples of docs/explanation/allocation.md",
+    "core/operator/test_scenarios.py": "what an operator does, scenario by scenario",
+    "core/operator/test_any_order.py": "everything that can happen to a job on a cluster",
     "core/test_explorer.py": "controller and members in every order of events",
     "engine/test_against_plain_loop.py": "a session alone and a plain loop",
     "engine/test_checkpointing.py": "a session, the state and the checkpoints of it",

@@ -42,6 +42,8 @@ class CreateCoordinator:
     """Create the coordinator's pod."""
 
     avoid_nodes: tuple[str, ...] = ()
+    """On which pods of the job failed again and again: a preference, or else nothing is left of a
+    small cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,6 @@ from pliant.core.policy.fields import Policy
 BASE = "base"
 """The increment that is the guaranteed minimum."""
 
-MOST_INCREMENTS = 100
-"""Beyond the base.  With more allowed sizes than that an increment raises past several of them."""
-
 # --- names of objects
 
 
@@ -81,6 +78,25 @@ class Part(StrEnum):
 MADE_ONCE = frozenset({Part.TOKEN, Part.REGISTER})
 """Parts that hold what exists nowhere else: gone while the job runs, they are reported and not
 made again, as an empty register would let the next coordinator begin at step 0."""
+
+PART_KINDS = {
+    Part.TOKEN: "Secret",
+    Part.REGISTER: "ConfigMap",
+    Part.MANIFEST: "ConfigMap",
+    Part.ACCOUNT: "ServiceAccount",
+    Part.ROLE: "Role",
+    Part.BINDING: "RoleBinding",
+    Part.SERVICE: "Service",
+    Part.NETWORK_POLICY: "NetworkPolicy",
+}
+
+
+def part_name(job: str, part: Part) -> str:
+    """Return the name of a part's object."""
+    if part in (Part.TOKEN, Part.REGISTER, Part.MANIFEST):
+        return f"{job}-{part}"
+    return job if part is Part.NETWORK_POLICY else coordinator_name(job)
+
 
 # --- the job
 
@@ -303,7 +319,10 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node on which a pod of the job is; one that is gone is not in the snapshot."""
+    """A node on which a pod of the job is.
+
+    One that is not in the snapshot is gone or not known: the cluster itself collects its pods.
+    """
 
     name: str
     is_ready: bool = True
@@ -370,7 +389,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """An agent pod whose coordinator was told that it leaves, with the deadline."""
+    """An agent that leaves though its increment stays: the coordinator was told so."""
 
     uid: str
     reason: str
@@ -409,6 +428,9 @@ class Memory:
     """Nothing was asked for since the last of them."""
 
     lost_reason: str = ""
+    returning: tuple[str, ...] = ()
+    """Workloads that are given back, by uid: their pods leave first."""
+
     surplus_since_s: float | None = None
     """Since when the job holds more than it could use."""
 

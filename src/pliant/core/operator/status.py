@@ -1,0 +1,242 @@
+"""What the status of a job says: a phase with its reason, sums, and conditions.
+
+Owns these words; ``kubectl get`` and ``describe`` need no more than them.  Decides nothing.  The
+same state of affairs gives the same status, so that nothing is written where nothing has changed;
+what changes with every step is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pliant.core.errors import EXIT_OK, EXIT_STOPPED
+from pliant.core.operator.draft import PlanDraft, coordinator_of
+from pliant.core.operator.increments import (
+    Held,
+    IncrementState,
+    replicas_in,
+    wanted_replicas,
+)
+from pliant.core.operator.state import Condition, JobOutcome, JobStatus
+from pliant.core.text import in_words
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+
+Said = tuple[str, str, str, str]
+"""A condition: type, status, reason, message."""
+
+BAD = frozenset(
+    {
+        ("CoordinatorReached", UNKNOWN),
+        ("QueueUsable", FALSE),
+        ("RoomForPods", FALSE),
+        ("Complete", FALSE),
+    }
+)
+"""Conditions whose event is a warning."""
+
+
+def status_of(draft: PlanDraft, held: Held) -> JobStatus:
+    """Return the status after a plan; of each condition that has changed there is an event."""
+    before = {one.type: one for one in draft.snapshot.status.conditions}
+    conditions = []
+    phase, reason = _phase(draft, held)
+    for kind, state, why, message in _conditions(draft, held, phase, reason):
+        old = before.get(kind)
+        since_s = old.since_s if old is not None and old.status == state else draft.now_s
+        is_news = (old.status, old.reason) != (state, why) if old else (kind, state) in BAD
+        if is_news:
+            draft.tell(why, message, is_warning=(kind, state) in BAD)
+        conditions.append(
+            Condition(type=kind, status=state, reason=why, message=message, since_s=since_s)
+        )
+    admitted = replicas_in(draft, held) if phase in ("Starting", "Running") else 0
+    asked = [one.name for one in held.values() if one.state is IncrementState.ASKED]
+    return JobStatus(
+        observed_generation=draft.job.generation,
+        phase=phase,
+        reason=reason,
+        replicas=_ready_replicas(draft, held),
+        admitted_replicas=admitted,
+        allowed_replicas=draft.job.policy.largest(admitted) or 0,
+        wanted_replicas=_wanted(draft, phase),
+        pending=min(asked, default=""),
+        conditions=tuple(conditions),
+        memory=draft.memory,
+    )
+
+
+def _wanted(draft: PlanDraft, phase: str) -> int | None:
+    if phase != "Running":
+        return None
+    now = wanted_replicas(draft)
+    return draft.snapshot.status.wanted_replicas if now is None else now
+
+
+def _ready_replicas(draft: PlanDraft, held: Held) -> int:
+    hosts = draft.job.hosts_per_replica
+    pods = {name: sum(pod.is_ready for pod in found) for name, found in draft.agents.items()}
+    return sum(pods.get(one.name, 0) // hosts for one in held.values())
+
+
+# --- the phase
+
+
+def _phase(draft: PlanDraft, held: Held) -> tuple[str, str]:
+    memory, base = draft.memory, held.get(0)
+    if memory.outcome is not None:
+        return _ended(memory.outcome)
+    is_given = base is not None and base.state is IncrementState.GIVEN
+    hold = draft.holds[0] if draft.holds else ""
+    if memory.suspended_s is not None and (draft.job.is_suspended or not is_given):
+        if any(not pod.is_over for pod in draft.snapshot.pods):
+            return "Suspending", memory.suspended_reason
+        waits = "" if draft.job.is_suspended else f"; {hold or _admission(draft, held)[1]}"
+        return "Suspended", f"{memory.suspended_reason}{waits}"
+    if base is None or not is_given:
+        return "Pending", hold or _admission(draft, held)[1]
+    is_enough = _ready_replicas(draft, held) >= draft.job.policy.min_replicas
+    if not is_enough or not _has_coordinator(draft):
+        who = "the coordinator is" if is_enough else "pods of the base are"
+        return "Starting", hold or _troubles(draft) or f"{who} not ready yet"
+    return "Running", hold
+
+
+def _has_coordinator(draft: PlanDraft) -> bool:
+    """Whether there is one that serves, as far as is known."""
+    pod = coordinator_of(draft.snapshot)
+    return pod is not None and (pod.is_ready or draft.memory.silent_s is not None)
+
+
+def _ended(outcome: JobOutcome) -> tuple[str, str]:
+    ending = outcome.ending
+    phase = {EXIT_OK: "Succeeded", EXIT_STOPPED: "Stopped"}.get(ending.exit_code, "Failed")
+    return phase, ending.reason or f"exit code {ending.exit_code}"
+
+
+def _troubles(draft: PlanDraft) -> str:
+    """Say what keeps a pod from starting, of the first one that has something."""
+    for pod in draft.snapshot.pods:
+        if said := pod.waiting or pod.unschedulable:
+            return f"{pod.name}: {said}"
+    return ""
+
+
+def _admission(draft: PlanDraft, held: Held) -> tuple[str, str]:
+    """Say where the admission of the base stands."""
+    if draft.is_queued and not draft.snapshot.cluster.has_kueue:
+        return "NoKueue", f"queue {draft.job.queue} is named, and the cluster has no Kueue"
+    base = held.get(0)
+    if base is None:
+        return "NotAsked", "the base is not asked for yet"
+    view = base.workload
+    if base.state is IncrementState.GIVEN:
+        return "Admitted", "the base is admitted"
+    if base.state is IncrementState.TAKEN:
+        return "Evicted", base.why
+    if view is not None and not view.is_active:
+        return "Deactivated", f"Workload {view.name} is not active; set its spec.active to true"
+    message = view.pending_message if view else ""
+    return "Waiting", f"the base waits for admission: {message}".rstrip(": ")
+
+
+# --- conditions
+
+
+def _conditions(draft: PlanDraft, held: Held, phase: str, reason: str) -> Iterator[Said]:
+    outcome = draft.memory.outcome
+    if outcome is not None:
+        yield "Finished", TRUE, phase, reason
+        return
+    why, message = _admission(draft, held)
+    yield "Admitted", TRUE if why == "Admitted" else FALSE, why, message
+    is_running = phase == "Running"
+    yield "Ready", TRUE if is_running else FALSE, phase, reason or "base and coordinator are ready"
+    is_suspended = phase in ("Suspending", "Suspended")
+    by = "ByUser" if draft.job.is_suspended else "ByQueue"
+    message = reason if is_suspended else "it is not suspended"
+    yield "Suspended", TRUE if is_suspended else FALSE, by if is_suspended else "No", message
+    yield _reached(draft)
+    yield _queue(draft)
+    yield _room(draft)
+    yield _complete(draft)
+
+
+def _reached(draft: PlanDraft) -> Said:
+    kind, silent_s = "CoordinatorReached", draft.memory.silent_s
+    if silent_s is not None:
+        since = moment(silent_s)
+        message = f"unknown since {since}: the coordinator does not answer; its replicas go on"
+        return kind, UNKNOWN, "CoordinatorSilent", message
+    if draft.snapshot.coordinator.is_reached:
+        return kind, TRUE, "CoordinatorAnswers", "the coordinator answers"
+    return kind, FALSE, "NoCoordinator", "no coordinator runs"
+
+
+def _queue(draft: PlanDraft) -> Said:
+    cluster, said = draft.snapshot.cluster, []
+    if draft.is_queued and not cluster.has_kueue:
+        said.append(f"queue {draft.job.queue} is named, and the cluster has no Kueue")
+    for queue in cluster.queues if draft.is_queued else ():
+        if not queue.exists:
+            said.append(f"LocalQueue {queue.name} does not exist")
+        elif not queue.is_active:
+            said.append(f"LocalQueue {queue.name} admits nothing: {queue.message}".rstrip(": "))
+        elif not queue.gives_back:
+            said.append(
+                f"ClusterQueue {queue.cluster_queue} preempts nothing (both of its preemption "
+                "rules are Never): no increment is ever taken back for others"
+            )
+    captured = sorted(pod.name for pod in draft.snapshot.pods if pod.is_captured)
+    if captured:
+        because = (
+            "the LocalQueue named default captures pods"
+            if cluster.has_default_queue
+            else ("they have a queue of their own")
+        )
+        said.append(f"Kueue holds {in_words(captured, 3)} back: {because}")
+    if said:
+        return "QueueUsable", FALSE, "QueueProblem", "; ".join(said)
+    if draft.is_queued and cluster.has_default_queue:
+        message = "the namespace has a LocalQueue named default, which may capture pods"
+        return "QueueUsable", TRUE, "DefaultQueue", message
+    message = "nothing is wrong" if draft.is_queued else "the job has no queue"
+    return "QueueUsable", TRUE, "QueueFine", message
+
+
+def _room(draft: PlanDraft) -> Said:
+    cluster = draft.snapshot.cluster
+    if cluster.room_reason:
+        return "RoomForPods", FALSE, "QuotaExhausted", cluster.room_reason
+    return "RoomForPods", TRUE, "RoomLeft", "no quota of the namespace is in the way"
+
+
+def _complete(draft: PlanDraft) -> Said:
+    foreign = draft.snapshot.foreign
+    if foreign:
+        is_are = "is" if len(foreign) == 1 else "are"
+        message = f"{in_words(foreign, 3)} {is_are} in the way: not this job's"
+        return "Complete", FALSE, "NameTaken", message
+    if not draft.may_create:
+        return "Complete", FALSE, "PartsMissing", draft.holds[0] if draft.holds else "being made"
+    return "Complete", TRUE, "AllParts", "all parts of the job are there"
+
+
+# --- words
+
+
+def moment(at_s: float) -> str:
+    """Return a moment as people and the API server write it.
+
+    >>> moment(1_700_000_000.0)
+    '2023-11-14T22:13:20Z'
+    """
+    days, seconds = divmod(int(at_s), 86_400)
+    # Days since the first of March of the year 0, so that leap days come last; 400 years at a time.
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    date = f"{year + era * 400 + (month >= 10):04}-{(month + 2) % 12 + 1:02}"
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{date}-{day - (153 * month + 2) // 5 + 1:02}T{clock}Z"
