@@ -21,9 +21,15 @@ import typer
 
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import Job, Json, Out, changes_of, some_seconds, state_directory
+from pliant.cli.cluster_jobs import ClusterJob
 from pliant.cli.help import CommandGroup, argument, option, replica_names, worker_names
 from pliant.cli.terminal import draw, print_json, say, say_aside
-from pliant.cli.which_job import JobPlace, ask_job, from_any_host
+from pliant.cli.which_job import (
+    JobPlace,
+    ask_job,
+    from_any_host,
+    from_any_host_or_resource,
+)
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.tenancy import DEFAULT_POOL
 from pliant.core.text import counted, line_left, printable
@@ -76,7 +82,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     return EXIT_OK
 
 
-@from_any_host
+@from_any_host_or_resource
 def scale(
     target: Annotated[int, argument("N", "Replicas wanted.")],
     job: Job = None,
@@ -85,6 +91,8 @@ def scale(
     """Ask for a number of replicas; the job resizes while it trains."""
     if target < 1:
         raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
+    if isinstance(job, ClusterJob):
+        return answer(job.change(replicas=target), as_json=as_json)
     return answer(ask_job(job, "POST", "scale", {"target": target}), as_json=as_json)
 
 
@@ -127,9 +135,11 @@ def stop(
     return _ending(ask_job(job, "POST", "stop", {"now": True} if now else {}), as_json=as_json)
 
 
-@from_any_host
+@from_any_host_or_resource
 def suspend(job: Job = None, as_json: Json = False) -> int:
     """Stop a job with a checkpoint, to resume it later."""
+    if isinstance(job, ClusterJob):
+        return answer(job.change(suspend=True), as_json=as_json)
     return _ending(ask_job(job, "POST", "suspend", {}), as_json=as_json)
 
 

@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 from pliant.cli import (
     check_command,
     checkpoint_commands,
+    cluster_commands,
     help,
     host_commands,
     job_commands,
@@ -64,6 +65,10 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     job_commands.logs: {},
     job_commands.audit: {},
     replay.replay: {},
+    cluster_commands.submit: {},
+    cluster_commands.get: {},
+    cluster_commands.describe: {},
+    cluster_commands.delete: {},
     run_commands.config: {},
     simulate_command.simulate: {},
     host_commands.doctor: {},

@@ -32,10 +32,13 @@ from pliant.cli.arguments import (
     seconds,
     state_directory,
 )
+from pliant.cli.cluster_jobs import CLUSTER_JOB, ClusterJob
 from pliant.cli.help import argument, job_names, option
+from pliant.cli.job_commands import answer
 from pliant.cli.job_file import read_command
 from pliant.cli.settings import COORDINATOR, RUN, SETTINGS, Setting, resolve, with_settings
 from pliant.cli.terminal import PlainConsole, draw, print_json
+from pliant.cli.which_job import Context
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.machine.named_modules import require_engine
 from pliant.observe.runs import find_resumable
@@ -178,6 +181,7 @@ def resume(
         str | None,
         option("--job NAME", "The same, as of other commands.", autocompletion=job_names),
     ] = None,
+    context: Context = None,
     detach: Detach = False,
     as_json: Json = False,
 ) -> int:
@@ -188,6 +192,10 @@ def resume(
     from pliant.cli import start
 
     command = list(arguments or ())
+    if (named := which or job or "").startswith(CLUSTER_JOB):
+        if command:
+            raise ConfigError(f"{named} runs what its resource says; leave out {command[0]}")
+        return answer(ClusterJob.of(named, context).change(suspend=False), as_json=as_json)
     if which is not None and which.endswith(".py"):  # a script, not a run
         command = [which, *command]
         which = None

@@ -5,6 +5,7 @@ from what was typed to the job's handle (``the_job``).  Knows nothing of what is
 
     pliant scale 4 --> the_job --> observe.runs.find_running --> machine.registry: URL, token, TLS
     pliant scale 4 --join gpu1:7000 ... --> the_job: the same handle, of these words
+    pliant top --job kube:team-a/gpt --> cluster_jobs.ClusterJob: the same handle, of a cluster
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pliant.cli.arguments import TlsCa, TlsCertificate, TlsKey, state_directory
+from pliant.cli.cluster_jobs import CLUSTER_JOB, ClusterJob
 from pliant.cli.help import option, with_parameters
 from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import say_aside
@@ -47,23 +49,43 @@ Join = Annotated[
     ),
 ]
 TokenFile = Annotated[Path | None, option("--token-file FILE", "Of that job.")]
+Context = Annotated[
+    str | None, option("--context NAME", "Of the kubeconfig, for --job kube:NAMESPACE/NAME.")
+]
 _OPTIONS = {
     "join": Join,
     "token_file": TokenFile,
     "tls_ca": TlsCa,
     "tls_certificate": TlsCertificate,
     "tls_key": TlsKey,
+    "context": Context,
 }
 
 
 def from_any_host(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command that has ``--job`` the options for a job elsewhere; its ``job`` is either."""
+    return _from_anywhere(function, lambda job: job.handle())
 
+
+def from_any_host_or_resource(function: Callable[..., int]) -> Callable[..., int]:
+    """As ``from_any_host``; but a job in a cluster is its resource, which the command changes."""
+    return _from_anywhere(function, lambda job: job)
+
+
+def _from_anywhere(
+    function: Callable[..., int], of_cluster: Callable[[ClusterJob], Handle | ClusterJob]
+) -> Callable[..., int]:
     @wraps(function)
     def run(**values: Any) -> int:
         given = {name: values.pop(name) for name in _OPTIONS}
-        here = {"--job": values["job"], "--out": values.get("out"), "--pool": values.get("of_pool")}
-        values["job"] = _place(here, **given)
+        context, job = given.pop("context"), values["job"]
+        here = {"--job": job, "--out": values.get("out"), "--pool": values.get("of_pool")}
+        if job is not None and job.startswith(CLUSTER_JOB):
+            values["job"] = of_cluster(_in_cluster(here, context, **given))
+        elif context is not None:
+            raise ConfigError(f"--context {context} needs --job kube:NAMESPACE/NAME")
+        else:
+            values["job"] = _place(here, **given)
         return function(**values)
 
     own = inspect.signature(function, eval_str=True).parameters.values()
@@ -72,6 +94,16 @@ def from_any_host(function: Callable[..., int]) -> Callable[..., int]:
         for name, kind in _OPTIONS.items()
     ]
     return with_parameters(run, [*own, *more])
+
+
+def _in_cluster(
+    here: Mapping[str, Any], context: str | None, *, join: str | None, **given: Path | None
+) -> ClusterJob:
+    require_join(**given)
+    for flag, value in {**here, "--join": join}.items():
+        if value is not None and flag != "--job":
+            raise ConfigError(f"{flag} {value} does not go with --job {here['--job']}; give one")
+    return ClusterJob.of(here["--job"], context)
 
 
 def the_job(job: JobPlace) -> Handle:

@@ -50,7 +50,7 @@ class Caller:
             timeout=TIMEOUT_S,
             trust_env=False,
             transport=None if sock is None else httpx.HTTPTransport(uds=str(sock)),
-            verify=trust_at(handle.url, handle.tls),
+            verify=trust_at(handle.url, handle.tls) if handle.trust is None else handle.trust,
         )
 
     def close(self) -> None:
@@ -111,7 +111,8 @@ class Caller:
 def authorization(handle: Handle) -> dict[str, str]:
     """Return the header by which a request is let in; none where the kernel says who asks."""
     token = handle.token()
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    own = {"Authorization": f"Bearer {token}"} if token else {}
+    return own | dict(handle.headers())
 
 
 def rest_url(join: str, tls: TlsFiles | None) -> str:

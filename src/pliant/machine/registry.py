@@ -24,9 +24,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -126,6 +127,12 @@ class Handle:
 
     secret: str = field(default="", repr=False)
     """The token of a job elsewhere."""
+
+    headers: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """Return what every request carries besides, for who passes it on."""
+
+    trust: ssl.SSLContext | bool | None = field(default=None, repr=False)
+    """Whom to trust to be there; None: what ``tls`` says."""
 
     def token(self) -> str:
         """Return the token that its REST interface asks for; empty: it asks for none."""
