@@ -13,6 +13,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from pliant.core.errors import ConfigError
 from pliant.http.client import Caller
@@ -94,7 +95,7 @@ def cluster_of(server: ApiServer) -> Iterator[SyncApi]:
         "127.0.0.1",
         0,
         process_request=server.answer,
-        subprotocols=["v4.channel.k8s.io"],
+        subprotocols=[Subprotocol("v4.channel.k8s.io")],
     ) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{serving.socket.getsockname()[1]}"

@@ -70,13 +70,14 @@ def submit(
             f"{path} must say spec.elasticPolicy.maxReplicas: in a cluster that bounds what the "
             "job asks for"
         )
-    api = api_of(context, namespace or own)
-    name, body["metadata"]["namespace"] = job.metadata.name, api.cluster.namespace
-    call = client.apply(body, manager=MANAGER, force=False, dry_run=dry_run)
-    applied = asked(api, call, name)
+    name = job.metadata.name
+    with api_of(context, namespace or own) as api:
+        where = body["metadata"]["namespace"] = api.cluster.namespace
+        call = client.apply(body, manager=MANAGER, force=False, dry_run=dry_run)
+        applied = asked(api, call, name)
     if as_json:
         return print_json(applied)
-    where = f"{api.cluster.namespace}/{name}"
+    where = f"{where}/{name}"
     if dry_run:
         return say(f"the cluster would take {where}")
     is_new = applied["metadata"].get("generation") == 1 and not applied.get("status")
@@ -94,15 +95,9 @@ def get(
     as_json: Json = False,
 ) -> int:
     """List the jobs of a namespace of a cluster."""
-    api = api_of(context, namespace)
-    where = None if all_namespaces else api.cluster.namespace
-    if name is None:
-        try:
-            found, _ = api.list(client.listing(ELASTIC_JOBS, where))
-        except ApiError as error:
-            raise refusal(error, api.cluster, None) from error
-    else:
-        found = [asked(api, client.read(ELASTIC_JOBS, name, api.cluster.namespace), name)]
+    with api_of(context, namespace) as api:
+        where = None if all_namespaces else api.cluster.namespace
+        found = _found(api, name, where)
     if as_json:
         return print_json({"jobs": found})
     if not found:
@@ -113,13 +108,22 @@ def get(
     return draw(table)
 
 
+def _found(api: SyncApi, name: str | None, where: str | None) -> list[dict[str, Any]]:
+    if name is not None:
+        return [asked(api, client.read(ELASTIC_JOBS, name, api.cluster.namespace), name)]
+    try:
+        return api.list(client.listing(ELASTIC_JOBS, where))[0]
+    except ApiError as error:
+        raise refusal(error, api.cluster, None) from error
+
+
 def describe(
     name: Name, namespace: Namespace = None, context: Context = None, as_json: Json = False
 ) -> int:
     """Show what a job of a cluster does and waits for: its conditions, increments and events."""
-    api = api_of(context, namespace)
-    job = asked(api, client.read(ELASTIC_JOBS, name, api.cluster.namespace), name)
-    events = _events_of(api, job)
+    with api_of(context, namespace) as api:
+        job = asked(api, client.read(ELASTIC_JOBS, name, api.cluster.namespace), name)
+        events = _events_of(api, job)
     if as_json:
         return print_json({"job": job, "events": events})
     say("\n".join(_described(job)))
@@ -149,20 +153,25 @@ def delete(
     wait: Annotated[bool, option("--wait", "Return once nothing of it is left.")] = False,
 ) -> int:
     """Delete a job of a cluster with its pods; checkpoints stay where they are."""
-    api = api_of(context, namespace)
-    where = api.cluster.namespace
     propagation = "Foreground" if wait else "Background"
-    asked(api, client.delete(ELASTIC_JOBS, name, where, propagation=propagation), name)
+    with api_of(context, namespace) as api:
+        where = api.cluster.namespace
+        asked(api, client.delete(ELASTIC_JOBS, name, where, propagation=propagation), name)
+        if wait:
+            _wait_until_gone(api, name)
+    return say(f"{where}/{name} is {'gone' if wait else 'being deleted'}")
+
+
+def _wait_until_gone(api: SyncApi, name: str) -> None:
     pause = threading.Event()
-    while wait:
+    while True:
         try:
-            api.ask(client.read(ELASTIC_JOBS, name, where))
+            api.ask(client.read(ELASTIC_JOBS, name, api.cluster.namespace))
         except ApiError as error:
             if error.is_gone:
-                break
+                return
             raise refusal(error, api.cluster, name) from error
         pause.wait(POLL_S)
-    return say(f"{where}/{name} is {'gone' if wait else 'being deleted'}")
 
 
 def _events_of(api: SyncApi, job: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ refuses.  Knows nothing of what is asked of it, nor how the operator carries it 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +29,7 @@ CLUSTER_JOB = "kube:"
 class ClusterJob:
     """A job of a cluster, by its names."""
 
-    api: SyncApi
-    namespace: str
+    cluster: Cluster
     name: str
 
     @classmethod
@@ -41,8 +42,7 @@ class ClusterJob:
         namespace, _, name = place.removeprefix(CLUSTER_JOB).rpartition("/")
         if not name or "/" in namespace:
             raise ConfigError(f"--job {place} must be kube:NAMESPACE/NAME")
-        api = api_of(context, namespace or None)
-        return cls(api, api.cluster.namespace, name)
+        return cls(cluster_of(os.environ, context=context, namespace=namespace or None), name)
 
     def handle(self) -> Handle:
         """Return how its coordinator is asked.
@@ -52,17 +52,15 @@ class ClusterJob:
         """
         from pliant.kube.job_access import job_handle  # what forwards ports takes time to import
 
-        return job_handle(self.api, self.namespace, self.name)
-
-    def read(self) -> dict[str, Any]:
-        """Return the resource."""
-        return asked(self.api, client.read(ELASTIC_JOBS, self.name, self.namespace), self.name)
+        with closing(SyncApi(self.cluster)) as api:
+            return job_handle(api, self.cluster.namespace, self.name)
 
     def change(self, **fields: Any) -> dict[str, str]:
         """Change fields of its specification; return what to say of it."""
         body = {"spec": fields}
-        call = client.patch(ELASTIC_JOBS, self.name, self.namespace, body)
-        asked(self.api, call, self.name)
+        call = client.patch(ELASTIC_JOBS, self.name, self.cluster.namespace, body)
+        with closing(SyncApi(self.cluster)) as api:
+            asked(api, call, self.name)
         said = ", ".join(f"spec.{name} is {shown(value)} now" for name, value in fields.items())
         return {"reason": f"{said}; the operator follows it"}
 
@@ -72,9 +70,11 @@ def shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def api_of(context: str | None, namespace: str | None) -> SyncApi:
-    """Return the way to a cluster, as kubectl finds it."""
-    return SyncApi(cluster_of(os.environ, context=context, namespace=namespace))
+@contextmanager
+def api_of(context: str | None, namespace: str | None) -> Iterator[SyncApi]:
+    """Yield the way to a cluster, as kubectl finds it."""
+    with closing(SyncApi(cluster_of(os.environ, context=context, namespace=namespace))) as api:
+        yield api
 
 
 def asked(api: SyncApi, call: Call, name: str) -> dict[str, Any]:

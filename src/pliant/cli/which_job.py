@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,7 +125,8 @@ def ask_job(
     job: JobPlace, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return what the job that is meant answers."""
-    return Caller(the_job(job)).ask(method, f"/v1/{path}", body)
+    with closing(Caller(the_job(job))) as caller:
+        return caller.ask(method, f"/v1/{path}", body)
 
 
 def require_join(**given: Path | None) -> None:
