@@ -9,10 +9,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Slow tests wait for processes: one of three workers has them at first, the others what computes.
 WORKERS := -n 3 --dist worksteal
-QUICK := $(WORKERS) -m "not slow and not soak and not frameworks"
-DEFAULT := $(WORKERS) -m "not soak and not frameworks"
+QUICK := $(WORKERS) -m "not slow and not soak and not frameworks and not cluster"
+DEFAULT := $(WORKERS) -m "not soak and not frameworks and not cluster"
 
-.PHONY: demo test quick docs verify durations test-with test-device test-gpu lint soak chaos frameworks clean
+.PHONY: demo test quick docs verify durations test-with test-device test-gpu test-cluster lint soak chaos frameworks clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make test-with   what make verify runs, with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another; TESTS=tests/core only those"
 	@echo "make test-device all of it on a test accelerator, which g++ builds: a device that is not the CPU"
 	@echo "make test-gpu what needs a GPU, by PYTHON=python3 as it is; STAGES=\"facts elastic\" only those"
+	@echo "make test-cluster  under a Kubernetes control plane and Kueue, which it builds; needs root, Go 1.26 and etcd"
 	@echo "make soak    long runs, and other examples for the property tests"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make chaos   a thousand faults on four hosts in one run, 90 minutes at most; needs root; FAULTS=n as many, SEED=n repeats one"
@@ -88,6 +89,11 @@ test-gpu:
 
 chaos: $(READY)
 	SEED=$(SEED) FAULTS=$(FAULTS) $(PYTEST) -m chaos -p no:randomly -s tests/chaos
+
+# One process: it has one cluster.  The first time it builds the servers, about 12 minutes.
+test-cluster: $(READY)
+	$(PY) -m tests.cluster.building
+	$(PYTEST) tests/cluster
 
 clean:
 	rm -rf .venv .venv-* runs dist build
