@@ -1,0 +1,38 @@
+"""Trains a line for so many steps, slowly enough that something can happen: ``train.py STEPS``.
+
+``PACE`` is how long a step waits, in seconds; ``CHECKPOINTS`` is where checkpoints go.  At the end
+it says the digest of its state, which any number of replicas must not change.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+
+import pliant
+
+pliant.seed(1)
+model = torch.nn.Linear(4, 1)
+inputs = torch.randn(480, 4)
+data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+place = os.environ.get("CHECKPOINTS", "")
+kept: dict[str, Any] = {"checkpoint": pliant.Checkpoint(place, every="50steps")} if place else {}
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+with pliant.Session(
+    model=model,
+    optimizer=optimizer,
+    dataset=data,
+    global_batch_size=40,
+    micro_batch_size=4,
+    **kept,
+) as session:
+    for step in session.steps(int(sys.argv[1])):
+        for x, y in step:
+            step.backward(torch.nn.functional.mse_loss(model(x), y))
+        time.sleep(float(os.environ.get("PACE", "0")))
+    sys.stdout.write(f"digest {session.committed} {session.state_digest()}\n")
+    sys.stdout.flush()
