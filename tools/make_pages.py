@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made from the source and from what tests prove.
+"""Write the pages of docs/ and the files of deploy/ that are made from the source and from tests.
 
 python -m tools.make_pages
 """
@@ -12,7 +12,7 @@ from typing import Any
 from tests.cli import captures
 from tests.features import catalogue, several_workers, topics
 from tests.features.feature import Feature
-from tools import reference_pages
+from tools import deploy_files, reference_pages
 from tools.reference_pages import table_of
 
 from pliant.core.job.transitions import JOB_PHASES, REPLICAS
@@ -162,6 +162,9 @@ def main() -> None:
     """Write the pages."""
     for name, page in PAGES.items():
         (ROOT / name).write_text(page())
+    for name, text in deploy_files.files().items():
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / name).write_text(text)
 
 
 if __name__ == "__main__":

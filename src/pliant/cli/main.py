@@ -23,6 +23,7 @@ from pliant.cli import (
     help,
     host_commands,
     job_commands,
+    operator_commands,
     pool_commands,
     replay,
     run_commands,
@@ -69,6 +70,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     cluster_commands.get: {},
     cluster_commands.describe: {},
     cluster_commands.delete: {},
+    operator_commands.convert: {},
     run_commands.config: {},
     simulate_command.simulate: {},
     host_commands.doctor: {},
@@ -83,6 +85,7 @@ GROUPS = (
     checkpoint_commands.app,
     job_commands.policy_app,
     pool_commands.app,
+    operator_commands.app,
     help.app,
 )
 for _group in GROUPS:

@@ -98,11 +98,7 @@ def require_of_a_cluster(job: ElasticJob) -> None:
         ConfigError: one sentence.
     """
     name, spec = job.metadata.name, job.spec
-    if not CLUSTER_NAME.fullmatch(name):
-        raise ConfigError(
-            f"the name of a job in a cluster begins with a letter and has at most {MOST_NAME} "
-            f"lower-case letters, digits and dashes; {name} has not"
-        )
+    require_name(name)
     if spec.pod_template is None:
         raise ConfigError(f"job {name} needs spec.podTemplate in a cluster: the pod of its nodes")
     if spec.elastic_policy.max_replicas is None:
@@ -121,3 +117,16 @@ def require_of_a_cluster(job: ElasticJob) -> None:
         )
     if spec.mode == "restart":
         raise ConfigError(f"job {name} is of mode restart, which is known, but nothing runs it yet")
+
+
+def require_name(name: str) -> None:
+    """Refuse a name that the objects of a job could not have.
+
+    Raises:
+        ConfigError: one sentence.
+    """
+    if not CLUSTER_NAME.fullmatch(name):
+        raise ConfigError(
+            f"the name of a job in a cluster begins with a letter and has at most {MOST_NAME} "
+            f"lower-case letters, digits and dashes; {name} has not"
+        )
