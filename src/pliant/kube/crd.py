@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.alias_generators import to_camel
@@ -51,128 +51,98 @@ KEPT = (
 CHANGEABLE = frozenset({"suspend", "replicas"})
 
 
-class Rule(NamedTuple):
-    """What the API server checks, by the path in the spec of what ``self`` is."""
-
-    at: str
-    rule: str
-    message: str
-
-
 def _or(field: str, default: str, at: str = "self") -> str:
     return f"(has({at}.{field}) ? {at}.{field} : {default})"
 
 
 _POLICY = "self.elasticPolicy"
-_SIZES = f"{_POLICY}.replicaDiscreteValues"
-_LEAST = _or("minReplicas", f"(has({_SIZES}) ? {_SIZES}[0] : 1)", _POLICY)
+_SIZES = "replicaDiscreteValues"
+_LEAST = _or("minReplicas", f"(has({_POLICY}.{_SIZES}) ? {_POLICY}.{_SIZES}[0] : 1)", _POLICY)
 
 
-def _allowed(field: str) -> Rule:
-    size, step = f"self.{field}", f"{_POLICY}.replicaIncrementStep"
-    rule = (
+def _allowed(field: str) -> str:
+    size, step, sizes = f"self.{field}", f"{_POLICY}.replicaIncrementStep", f"{_POLICY}.{_SIZES}"
+    return (
         f"!has({size}) || ({size} >= {_LEAST} && {size} <= {_POLICY}.maxReplicas"
         f" && (!has({step}) || ({size} - {_LEAST}) % {step} == 0)"
-        f" && (!has({_SIZES}) || {size} in {_SIZES}))"
+        f" && (!has({sizes}) || {size} in {sizes}))"
     )
-    return Rule("", rule, f"{field} is none of the sizes that elasticPolicy allows")
-
-
-_TRAINER = "neither command nor args: the agent runs in it, and spec.command is what that runs"
 
 
 def _no_command(at: str) -> str:
-    return f"(!has({at}.command) || size({at}.command) == 0) && " + (
-        f"(!has({at}.args) || size({at}.args) == 0)"
+    return " && ".join(
+        f"(!has({at}.{one}) || size({at}.{one}) == 0)" for one in ("command", "args")
     )
 
 
-RULES = (
-    Rule(
-        "elasticPolicy",
-        "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
-        "minReplicas is greater than maxReplicas",
-    ),
-    Rule(
-        "elasticPolicy",
-        "!has(self.replicaIncrementStep) || !has(self.replicaDiscreteValues)",
-        "replicaIncrementStep and replicaDiscreteValues exclude each other; give one of them",
-    ),
-    Rule(
-        "elasticPolicy",
-        "!has(self.replicaDiscreteValues) || self.replicaDiscreteValues.isSorted()",
-        "replicaDiscreteValues must ascend",
-    ),
-    Rule(
-        "elasticPolicy",
-        "!has(self.replicaDiscreteValues)"
-        " || self.replicaDiscreteValues.all(size, size <= self.maxReplicas)",
-        "one of replicaDiscreteValues is greater than maxReplicas",
-    ),
-    Rule(
-        "elasticPolicy",
-        "!has(self.replicaDiscreteValues) || !has(self.minReplicas)"
-        " || self.minReplicas == self.replicaDiscreteValues[0]",
-        "minReplicas is not the smallest of replicaDiscreteValues",
-    ),
-    Rule(
-        "elasticPolicy",
-        "!has(self.gracefulShutdownTimeoutInSeconds)"
-        " || self.gracefulShutdownTimeoutInSeconds > 0.0",
-        "gracefulShutdownTimeoutInSeconds must be more than 0",
-    ),
-    Rule(
-        "elasticPolicy",
-        "!has(self.replaceSlowAfterInSeconds) || (has(self.spares) && self.spares > 0)",
-        "replaceSlowAfterInSeconds needs spares, of which one takes the place of a slow replica",
-    ),
-    Rule(
-        "elasticPolicy.backoff",
-        f"{_or('initialInSeconds', '30.0')} <= {_or('maxInSeconds', '600.0')}",
-        "initialInSeconds is greater than maxInSeconds",
-    ),
-    Rule(
-        "elasticPolicy.backoff",
-        f"{_or('maxInSeconds', '600.0')} <= {_or('resetAfterInSeconds', '1800.0')}",
-        "maxInSeconds is greater than resetAfterInSeconds, after which nothing waits any more",
-    ),
-    _allowed("startReplicas"),
-    _allowed("replicas"),
-    Rule(
-        "",
-        f"{_or('workersPerReplica', '1')} % {_or('hostsPerReplica', '1')} == 0",
-        "hostsPerReplica does not divide workersPerReplica",
-    ),
-    Rule("", "!has(self.pool)", "a pool is of one host; in a cluster, name a queue: spec.queue"),
-    Rule(
-        "tls",
-        "has(self.secretName) && !has(self.ca) && !has(self.certificate) && !has(self.key)",
-        "paths are for hosts; in a cluster, give tls.secretName, and nothing else",
-    ),
-    Rule(
-        "queue",
-        "!has(self.increments) || has(self.name)",
-        "queue.increments needs queue.name, which minReplicas wait in",
-    ),
-    Rule(
-        "storage",
-        "!has(self.claim) || !has(self.sizeLimit)",
-        "sizeLimit is of files that are kept in the pod; leave out either it or claim",
-    ),
-    Rule(
-        "podTemplate.spec",
-        "!self.containers.exists(one, one.name == 'trainer') || self.containers.all(one,"
-        f" one.name != 'trainer' || ({_no_command('one')}))",
-        f"the container trainer must have {_TRAINER}",
-    ),
-    Rule(
-        "podTemplate.spec",
-        "self.containers.exists(one, one.name == 'trainer')"
-        f" || ({_no_command('self.containers[0]')})",
-        f"the first container must have {_TRAINER}",
-    ),
-)
-"""What the models refuse beyond the bounds of single fields."""
+_ALLOWED = "is none of the sizes that elasticPolicy allows"
+_TRAINER = "neither command nor args: the agent runs in it, and spec.command is what that runs"
+_IS_NAMED = "self.containers.exists(one, one.name == 'trainer')"
+
+RULES: dict[str, dict[str, str]] = {
+    "elasticPolicy": {
+        "minReplicas is greater than maxReplicas": (
+            "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas"
+        ),
+        "replicaIncrementStep and replicaDiscreteValues exclude each other; give one of them": (
+            f"!has(self.replicaIncrementStep) || !has(self.{_SIZES})"
+        ),
+        "replicaDiscreteValues must ascend": f"!has(self.{_SIZES}) || self.{_SIZES}.isSorted()",
+        "one of replicaDiscreteValues is greater than maxReplicas": (
+            f"!has(self.{_SIZES}) || self.{_SIZES}.all(size, size <= self.maxReplicas)"
+        ),
+        "minReplicas is not the smallest of replicaDiscreteValues": (
+            f"!has(self.{_SIZES}) || !has(self.minReplicas) || self.minReplicas == self.{_SIZES}[0]"
+        ),
+        "gracefulShutdownTimeoutInSeconds must be more than 0": (
+            f"{_or('gracefulShutdownTimeoutInSeconds', '1.0')} > 0.0"
+        ),
+        "replaceSlowAfterInSeconds needs spares, of which one takes the place of a slow replica": (
+            f"!has(self.replaceSlowAfterInSeconds) || {_or('spares', '0')} > 0"
+        ),
+    },
+    "elasticPolicy.backoff": {
+        "initialInSeconds is greater than maxInSeconds": (
+            f"{_or('initialInSeconds', '30.0')} <= {_or('maxInSeconds', '600.0')}"
+        ),
+        "maxInSeconds is greater than resetAfterInSeconds, after which nothing waits any more": (
+            f"{_or('maxInSeconds', '600.0')} <= {_or('resetAfterInSeconds', '1800.0')}"
+        ),
+    },
+    "": {
+        f"startReplicas {_ALLOWED}": _allowed("startReplicas"),
+        f"replicas {_ALLOWED}": _allowed("replicas"),
+        "hostsPerReplica does not divide workersPerReplica": (
+            f"{_or('workersPerReplica', '1')} % {_or('hostsPerReplica', '1')} == 0"
+        ),
+        "a pool is of one host; in a cluster, name a queue: spec.queue": "!has(self.pool)",
+    },
+    "tls": {
+        "paths are for hosts; in a cluster, give tls.secretName, and nothing else": (
+            "has(self.secretName) && !has(self.ca) && !has(self.certificate) && !has(self.key)"
+        ),
+    },
+    "queue": {
+        "queue.increments needs queue.name, which minReplicas wait in": (
+            "!has(self.increments) || has(self.name)"
+        ),
+    },
+    "storage": {
+        "sizeLimit is of files that are kept in the pod; leave out either it or claim": (
+            "!has(self.claim) || !has(self.sizeLimit)"
+        ),
+    },
+    "podTemplate.spec": {
+        f"the container trainer must have {_TRAINER}": (
+            f"self.containers.all(one, one.name != 'trainer' || ({_no_command('one')}))"
+        ),
+        f"the first container must have {_TRAINER}": (
+            f"{_IS_NAMED} || ({_no_command('self.containers[0]')})"
+        ),
+    },
+}
+"""What the models refuse beyond the bounds of single fields: rules by their message, and by the
+path in the spec of what ``self`` is."""
 
 COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
@@ -256,20 +226,22 @@ def spec_schema() -> Schema:
     schema = _structural(source, source.get("$defs", {}), "")
     for path, names in REQUIRED.items():
         _at(schema, path)["required"] = names
-    for at, rule, message in (*RULES, *_unchanging(schema)):
-        found = _at(schema, at).setdefault("x-kubernetes-validations", [])
-        found.append({"rule": rule, "message": message})
+    for at, rules in RULES.items():
+        more = _unchanging(schema) if not at else {}
+        _at(schema, at)["x-kubernetes-validations"] = [
+            {"rule": rule, "message": message} for message, rule in {**rules, **more}.items()
+        ]
     return schema
 
 
-def _unchanging(schema: Schema) -> list[Rule]:
-    rules = []
-    for name in schema["properties"].keys() - CHANGEABLE:
+def _unchanging(schema: Schema) -> dict[str, str]:
+    rules = {}
+    for name in sorted(schema["properties"].keys() - CHANGEABLE):
         same = f"self.{name} == oldSelf.{name}"
         if name not in schema["required"]:
             same = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {same})"
-        rules.append(Rule("", same, f"{name} cannot be changed; make another job"))
-    return sorted(rules, key=lambda rule: rule.message)
+        rules[f"{name} cannot be changed; make another job"] = same
+    return rules
 
 
 def _at(schema: Schema, path: str) -> Schema:
