@@ -193,6 +193,11 @@ def test_a_shell_line_is_left_to_its_author() -> None:
             "job.yaml has no pod template with a container",
         ),
         (
+            KUBEFLOW.replace("replicas: 4", "replicas: many"),
+            "job.yaml is no PyTorchJob that its operator would take: invalid literal for int() with"
+            " base 10: 'many'",
+        ),
+        (
             KUBEFLOW.replace("resnet}", "4x}"),
             "the name of a job in a cluster begins with a letter and has at most 51 lower-case"
             " letters, digits and dashes; 4x has not",

@@ -90,8 +90,15 @@ def converted(manifest: Mapping[str, Any], *, source: str) -> Converted:
     meta, spec = manifest.get("metadata") or {}, manifest.get("spec") or {}
     name = str(meta.get("name") or meta.get("generateName") or "").rstrip("-")
     require_name(name)
-    draft = makers[kind](spec, source)
-    job = _finished(draft, name, meta)
+    try:
+        draft = makers[kind](spec, source)
+        if spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"):
+            draft.spec["suspend"] = True
+        job = _finished(draft, name, meta)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{source} is no {kind} that its operator would take: {error}") from None
     check(ElasticJob, job, source=f"{source}, converted")
     return Converted(job, tuple(draft.notes))
 
@@ -113,8 +120,6 @@ def _of_hyperpod(spec: Mapping[str, Any], source: str) -> _Draft:
     run = spec.get("runPolicy") or {}
     if (retries := run.get("jobMaxRetryCount")) is not None:
         draft.spec["maxRestarts"] = int(retries)
-    if run.get("suspend"):
-        draft.spec["suspend"] = True
     _log_rules(run.get("logMonitoringConfiguration") or (), draft)
     known = {"jobMaxRetryCount", "suspend", "logMonitoringConfiguration"}
     draft.left_out(run, known, "runPolicy")
@@ -163,11 +168,6 @@ def _of_kubeflow(spec: Mapping[str, Any], source: str) -> _Draft:
     retries = elastic.get("maxRestarts", run.get("backoffLimit"))
     if retries is not None:
         draft.spec["maxRestarts"] = int(retries)
-    if run.get("suspend"):
-        draft.spec["suspend"] = True
-    queue = (run.get("schedulingPolicy") or {}).get("queue")
-    if queue:
-        draft.notes.append(f"the queue {queue} of a gang scheduler is none of Kueue's")
     for group in groups:
         draft.left_out(group, {"replicas", "template"}, "pytorchReplicaSpecs")
     draft.left_out(run, {"backoffLimit", "suspend"}, "runPolicy")
@@ -193,8 +193,6 @@ def _of_trainer(spec: Mapping[str, Any], source: str) -> _Draft:
     ]
     if "image" not in trainer:
         draft.notes.append(f"its image is the runtime's: replace {UNKNOWN}")
-    if spec.get("suspend"):
-        draft.spec["suspend"] = True
     known = {*("image", "command", "args", "env", "numNodes"), "resourcesPerNode", "numProcPerNode"}
     draft.left_out(trainer, known, "trainer")
     draft.left_out(spec, {"trainer", "runtimeRef", "suspend", "managedBy"}, "spec")
