@@ -34,6 +34,7 @@ from pliant.core.operator.state import (
 from pliant.core.policy.fields import Policy
 
 WATCHED = ("CoordinatorReached", "QueueUsable", "RoomForPods", "Complete")
+DULL = ("NoCoordinator", "CoordinatorStarting")
 MOST_PLANS = 60
 
 
@@ -107,7 +108,7 @@ class Play:
             is_dull = one.type not in old and one.status == "True"
             was = old.get(one.type)
             is_new = was is None or was.message != one.message
-            if one.type in WATCHED and is_new and not is_dull and one.reason != "NoCoordinator":
+            if one.type in WATCHED and is_new and not is_dull and one.reason not in DULL:
                 self.lines.append(f"? {one.type} {one.status}: {one.message}")
         if (line := status_line(now)) != status_line(before):
             self.lines.append(line)
@@ -167,6 +168,9 @@ class Happenings:
         reason = given.get("reason", "Preempted")
         eviction = Eviction(reason=reason, by=given.get("by", ""), message=given.get("message", ""))
         self.world.change_workload(name, eviction=eviction)
+
+    def unadmit(self, name: str) -> None:
+        self.world.change_workload(name, has_quota=False, is_admitted=False)
 
     def unmade(self, name: str) -> None:
         self.world.workloads.pop(f"gpt-{name}", None)

@@ -146,7 +146,7 @@ def go(job: str, steps: list[tuple[tuple[str, ...], float, int, bool]]) -> None:
     for _ in range(400):
         calm(world)
         if not carry_out(world, world.snapshot(), 99, is_twice=False):
-            world.now_s += 601.0
+            world.now_s += 3601.0  # every wait is over, also that of maxScaleEventsPerHour
             calm(world)
             if not carry_out(world, world.snapshot(), 99, is_twice=False):
                 break

@@ -12,6 +12,9 @@ from typing import Any
 from pliant.core.operator.actions import Action, DeletePod, Event, TellLeave
 from pliant.core.operator.state import JobView, Memory, PodPhase, PodView, Snapshot
 
+STUCK_S = 15.0
+"""After its deadline a pod on a node that is not ready is deleted without that node's word."""
+
 
 @dataclass(slots=True)
 class PlanDraft:
@@ -87,10 +90,19 @@ class PlanDraft:
         """Let agents go whose increment is not the job's any more."""
         for pod in pods:
             if pod.is_deleting:
+                self.force(pod)
                 continue
             if pod.phase is PodPhase.RUNNING:
                 self.act(TellLeave(node=pod.name, notice_s=self.job.grace_s, reason=reason))
             self.act(DeletePod(name=pod.name, uid=pod.uid))
+
+    def force(self, pod: PodView) -> None:
+        """Delete a pod for good whose node does not do so."""
+        node = self.snapshot.nodes.get(pod.node)
+        if node is None or node.is_ready or pod.delete_by_s is None:
+            return
+        if self.is_due(pod.delete_by_s + STUCK_S):
+            self.act(DeletePod(name=pod.name, uid=pod.uid, grace_s=0))
 
 
 def _agents_of(snapshot: Snapshot) -> dict[str, list[PodView]]:

@@ -241,10 +241,11 @@ def lose(draft: PlanDraft, name: str, why: str) -> None:
 def release(draft: PlanDraft, held: Held) -> None:
     """Let the pods of what was taken leave, then delete its Workload.
 
-    So does whoever is left of an increment that is the job's no more.
+    So does whoever is left of an increment that is the job's no more, or not admitted any more.
     """
     agents = draft.agents
-    names = {one.name for one in held.values() if one.state is not IncrementState.TAKEN}
+    may_stay = {IncrementState.GIVEN} | (set() if draft.is_queued else {IncrementState.ASKED})
+    names = {one.name for one in held.values() if one.state in may_stay}
     whys = {one.name: one.why for one in held.values()}
     for name, pods in agents.items():
         if name not in names:

@@ -174,7 +174,7 @@ def _finish(draft: PlanDraft, outcome: JobOutcome) -> None:
 def _delete(draft: PlanDraft, running: list[PodView]) -> None:
     for pod in running:
         if pod.is_deleting:
-            pods.force_stuck(draft, pod)
+            draft.force(pod)
         else:
             draft.act(DeletePod(name=pod.name, uid=pod.uid))
 
@@ -197,12 +197,8 @@ def _wind_down(draft: PlanDraft, base: Increment | None) -> None:
             note = "the job has no checkpoints: its steps are lost, and it begins anew"
             draft.tell("StateLost", note, is_warning=True)
     draft.dismiss(agents, why)
-    for pod in running:
-        if pod.is_deleting:
-            pods.force_stuck(draft, pod)
-    if not agents:
-        _delete(draft, [pod for pod in running if not pod.is_deleting])
-    _delete(draft, [pod for pod in draft.snapshot.pods if pod.is_over])
+    done = [pod for pod in draft.snapshot.pods if pod.is_over or pod.is_coordinator]
+    _delete(draft, [pod for pod in done if pod.is_over or pod.is_deleting or not agents])
     draft.remember(asks=())
     _give_back_all(draft, base, is_empty=not running)
 

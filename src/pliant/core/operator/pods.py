@@ -34,9 +34,6 @@ NOT_READY_S = 30.0
 """A node that has not been ready for so long has lost its pods; that it is not ready is known some
 40 s late already."""
 
-STUCK_S = 15.0
-"""After its deadline a pod on a node that is not ready is deleted without that node's word."""
-
 MEMORY_S = 3600.0
 """How long failures are remembered."""
 
@@ -124,7 +121,7 @@ def _keep(draft: PlanDraft, increment: Increment, pods: list[PodView]) -> None:
                 draft.act(CreateAgent(increment=increment.name, index=index, avoid_nodes=avoid))
         elif pod.is_deleting:
             _tell(draft, pod)
-            force_stuck(draft, pod)
+            draft.force(pod)
         elif pod.is_over:
             _replace_ended(draft, pod)
         else:
@@ -202,15 +199,6 @@ def _replace_ended(draft: PlanDraft, pod: PodView) -> None:
     draft.act(DeletePod(name=pod.name, uid=pod.uid))
 
 
-def force_stuck(draft: PlanDraft, pod: PodView) -> None:
-    """Delete a pod for good whose node does not do so."""
-    node = draft.snapshot.nodes.get(pod.node)
-    if node is None or node.is_ready or pod.delete_by_s is None:
-        return
-    if draft.is_due(pod.delete_by_s + STUCK_S):
-        draft.act(DeletePod(name=pod.name, uid=pod.uid, grace_s=0))
-
-
 # --- the coordinator
 
 
@@ -227,18 +215,14 @@ def coordinator(draft: PlanDraft, *, is_base_ready: bool) -> None:
         if not draft.snapshot.cluster.coordinator_room:
             draft.holds.append(draft.snapshot.cluster.room_reason)
             return
-        begun_s = draft.memory.begun_s
-        draft.remember(
-            begun_s=draft.now_s if begun_s is None else begun_s,
-            suspended_s=None,
-            suspended_reason="",
-        )
+        if draft.memory.begun_s is None:
+            draft.remember(begun_s=draft.now_s)
         draft.act(CreateCoordinator(avoid_nodes=bad_nodes(draft)))
         return
     if view.is_reached and is_base_ready:
         draft.remember(suspended_s=None, suspended_reason="")
     if pod.is_deleting:
-        force_stuck(draft, pod)
+        draft.force(pod)
     elif pod.is_over:
         reason = pod.failure or "it ended without saying how"
         note_failure(draft, pod, reason if pod.phase is PodPhase.FAILED else ENDED)

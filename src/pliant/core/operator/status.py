@@ -170,7 +170,9 @@ def _reached(draft: PlanDraft) -> Said:
         return kind, UNKNOWN, "CoordinatorSilent", message
     if draft.snapshot.coordinator.is_reached:
         return kind, TRUE, "CoordinatorAnswers", "the coordinator answers"
-    return kind, FALSE, "NoCoordinator", "no coordinator runs"
+    if coordinator_of(draft.snapshot) is None:
+        return kind, FALSE, "NoCoordinator", "there is no coordinator"
+    return kind, FALSE, "CoordinatorStarting", "the coordinator has not answered yet"
 
 
 def _queue(draft: PlanDraft) -> Said:
