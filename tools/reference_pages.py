@@ -17,6 +17,7 @@ from pliant.cli.main import app
 from pliant.coordinator.metrics import BoardCollector
 from pliant.core.commands import Command, type_name
 from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
+from pliant.kube.metrics import OperatorMetrics
 from pliant.observe.status import Board
 from pliant.pool.pool_metrics import PoolCollector
 from pliant.spec.job import ElasticJob
@@ -105,13 +106,17 @@ class _Known(Board):
 
 
 def metrics_page() -> str:
-    """Return what ``/metrics`` of a job and of a pool has."""
+    """Return what ``/metrics`` of a job, of a pool and of an operator has."""
     text = (
         f"# Metrics\n\n{MADE}\n`GET /metrics`, for Prometheus. What is not known yet is left out.\n"
     )
     collectors = (
         ("Of a job", BoardCollector(_Known, {})),
         ("Of a pool", PoolCollector(lambda: _EMPTY_POOL, {})),
+        (
+            "Of the operator of a cluster",
+            OperatorMetrics(phases=dict, depth=lambda: 0, leads=lambda: False),
+        ),
     )
     for title, collector in collectors:
         text += f"\n## {title}\n\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -142,6 +143,8 @@ class FakeApi:
                 raise RefusedError(409, "AlreadyExists", f"{meta['name']} already exists")
             if body["kind"] == "ElasticJob":
                 body.pop("status", None)
+            for name, text in body.pop("stringData", {}).items():
+                body.setdefault("data", {})[name] = b64encode(text.encode()).decode()
             return self._add(_key(body), body)
 
     def replace(self, key: Key, body: Object, part: str) -> Object:

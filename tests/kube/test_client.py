@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 from tests.kube.fake_api import FakeApi
@@ -83,11 +84,12 @@ async def lists_and_watches(fake: FakeApi, cluster: Cluster) -> None:
     fake.put(config_map("c7"))
     fake.remove(config_map("c0"))
     seen = []
-    async for event in api.events(watching(CONFIG_MAPS, "a", version=version)):
-        seen.append((event["type"], event["object"]["metadata"].get("name")))
-        if event["type"] == "DELETED":
-            fake.drop_watches()
-            break
+    watch = watching(CONFIG_MAPS, "a", version=version)
+    async with aclosing(api.events(watch)) as events:
+        async for event in events:
+            seen.append((event["type"], event["object"]["metadata"].get("name")))
+            if event["type"] == "DELETED":
+                break
     assert seen == [("ADDED", "c7"), ("DELETED", "c0")]
     fake.compact()
     with pytest.raises(ApiError) as caught:

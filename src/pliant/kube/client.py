@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
@@ -32,6 +33,12 @@ JSON, MERGE, JSON_PATCH, APPLY = (
     "application/json-patch+json",
     "application/apply-patch+yaml",  # takes JSON, too
 )
+
+METADATA, METADATA_LIST = (
+    f"application/json;as={kind};v=v1;g=meta.k8s.io"
+    for kind in ("PartialObjectMetadata", "PartialObjectMetadataList")
+)
+"""What is asked for where the rest of an object is not read, or not to be known."""
 
 MANAGER = "pliant-operator"
 """Who owns the fields that the operator applies."""
@@ -121,7 +128,6 @@ CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 RESOURCE_QUOTAS = Resource("v1", "ResourceQuota", "resourcequotas")
 LIMIT_RANGES = Resource("v1", "LimitRange", "limitranges")
-VOLUME_CLAIMS = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 ROLES = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
@@ -134,7 +140,6 @@ FLAVORS = Resource("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "resourceflavors"
 WORKLOAD_CLASSES = Resource(
     "kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses", False
 )
-PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False)
 CUSTOM_RESOURCES = Resource(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False
 )
@@ -144,6 +149,12 @@ CLUSTER_ROLE_BINDINGS = Resource(
     "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False
 )
 POD_MONITORS = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
+
+PARTS = (
+    *(SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS),
+    NETWORK_POLICIES,
+)
+"""Kinds of what a job has once, beside pods and Workloads."""
 
 RESOURCES = {
     (one.api, one.kind): one for one in tuple(vars().values()) if isinstance(one, Resource)
@@ -165,7 +176,7 @@ class Call:
     method: str
     path: str
     params: Mapping[str, str] = field(default_factory=dict)
-    body: object = None
+    body: Any = None
     content_type: str = JSON
     plural: str = ""
     """What it is about, for the numbers."""
@@ -185,16 +196,16 @@ def listing(
     labels: str = "",
     fields: str = "",
     limit: int = PAGE,
-    token: str = "",
+    only_metadata: bool = False,
 ) -> Call:
-    """Return a page of the objects; None: of all namespaces; ``token``: the one behind a page."""
+    """Return the first page of the objects; ``namespace`` None: of all."""
     params = {"labelSelector": labels, "fieldSelector": fields, "limit": str(limit)}
-    params["continue"] = token
     return Call(
         method="GET",
         path=resource.path(namespace),
         params={key: value for key, value in params.items() if value},
         plural=resource.plural,
+        headers={"Accept": METADATA_LIST} if only_metadata else {},
     )
 
 
@@ -206,12 +217,14 @@ def watching(
     labels: str = "",
     fields: str = "",
     timeout_s: int = WATCH_S,
+    only_metadata: bool = False,
 ) -> Call:
-    """Watch what changes after a ``resourceVersion``; for ``Api.events``."""
+    """Watch what changes after a ``resourceVersion``; for ``events``."""
     call = listing(resource, namespace, labels=labels, fields=fields)
-    more = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
     params = {key: value for key, value in call.params.items() if key != "limit"}
-    return changed(call, params=params | more | {"timeoutSeconds": str(timeout_s)})
+    params |= {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
+    headers = {"Accept": METADATA} if only_metadata else {}
+    return changed(call, params=params | {"timeoutSeconds": str(timeout_s)}, headers=headers)
 
 
 def create(body: Object, *, dry_run: bool = False) -> Call:
@@ -344,15 +357,16 @@ class Api:
         """Close every connection."""
         await self._http.aclose()
 
-    async def ask(self, call: Call) -> Any:
+    async def ask(self, call: Call, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Return what it answers: an object, or text of what is none.
 
         Raises:
-            ApiError: it refuses, or does not answer in ``TIMEOUT_S``.
+            ApiError: it refuses, or does not answer in time.
         """
         began, code = time.monotonic(), 0
         try:
-            response = await self._http.send(_request(self._http, self.cluster, call))
+            request = _request(self._http, self.cluster, call, read_s=timeout_s)
+            response = await self._http.send(request)
             code = response.status_code
         except httpx.HTTPError as error:
             raise _unanswered(call, error) from error
@@ -371,7 +385,7 @@ class Api:
                 return found, page["metadata"]["resourceVersion"]
             call = changed(call, params={**call.params, "continue": token})
 
-    async def events(self, call: Call) -> AsyncIterator[Object]:
+    async def events(self, call: Call) -> AsyncGenerator[Object]:
         """Yield ``{type, object}`` of a ``watching`` until the API server ends it.
 
         Raises:
@@ -434,29 +448,17 @@ class SyncApi:
                 return found, page["metadata"]["resourceVersion"]
             call = changed(call, params={**call.params, "continue": token})
 
-    def lines(self, call: Call) -> Iterator[str]:
-        """Yield the lines of an answer as they come: of a log that is followed, or of a watch.
-
-        Raises:
-            ApiError: it refuses, or the connection broke.
-        """
+    def events(self, call: Call) -> Iterator[Object]:
+        """Yield ``{type, object}`` of a ``watching`` until the API server ends it; as ``Api``."""
         request = _request(self._http, self.cluster, call, read_s=None)
         try:
-            response = self._http.send(request, stream=True)
-            try:
+            with closing(self._http.send(request, stream=True)) as response:
                 if response.is_error:
                     response.read()
                     _answer(call, response)
-                yield from response.iter_lines()
-            finally:
-                response.close()
+                yield from map(_event, response.iter_lines())
         except httpx.HTTPError as error:
             raise _unanswered(call, error) from error
-
-    def events(self, call: Call) -> Iterator[Object]:
-        """Yield ``{type, object}`` of a ``watching`` until the API server ends it; as ``Api``."""
-        for line in self.lines(call):
-            yield _event(line)
 
 
 def refusal_of(error: ApiError, cluster: Cluster) -> ConfigError:

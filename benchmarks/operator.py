@@ -1,0 +1,173 @@
+"""What an operator of many jobs costs: memory, a restart, a look at a job, requests at rest.
+
+Owns the objects and the page.  The API server is that of the tests, in a process of its own; no
+training, no kubelet: pods run because their status says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.kube.fake_api import FakeApi, served
+from tests.kube.jobs import manifest
+from tests.kube.world import World
+
+from benchmarks import harness
+from benchmarks.harness import Figure, Page
+from pliant.core.operator.plan import plan
+from pliant.kube import demand
+from pliant.kube.client import Api, Call
+from pliant.kube.connection import Cluster
+from pliant.kube.operator import Operator, Settings
+
+JOBS, PODS_OF_JOB, WORKLOADS_OF_JOB = 200, 5, 2
+REST_S = 30.0
+
+METHOD = """\
+{jobs} jobs of 2 replicas at least and 4 at most (sizes 2 and 4), each with a coordinator, 4 agents,
+a base Workload and one increment: {pods} pods, {workloads} Workloads. A first operator, started
+beside manifests alone, makes all of it; then {rounds} others are started one after the other, each
+a new process. A restart is over once every job was looked at without an error and nothing is left
+to do. A look at a job is timed without its requests, from the objects to the plan; its p99 is a
+bound, that of the histogram. At rest, requests are counted for {rest:g} s. The API server and what
+coordinators answer are the tests' (Python, on the same cores), so times by the clock are theirs."""
+
+
+def serve() -> None:
+    """Be the API server until stdin ends; print where it is, and where coordinators answer."""
+    fake = FakeApi()
+    world = World(fake, quota=10**6)
+    world.useful, world.round_s = 4, 0.02
+    for number in range(JOBS):
+        policy = {
+            "minReplicas": 2,
+            "maxReplicas": 4,
+            "replicaDiscreteValues": [2, 4],
+            "scalingTimeoutInSeconds": 1,
+        }
+        fake.create(manifest(f"job{number}", elasticPolicy=policy))
+    with served(fake) as cluster, world.going_on() as port:
+        print(json.dumps({"url": cluster.url, "port": port}), flush=True)
+        sys.stdin.read()
+
+
+async def operate(url: str) -> dict[str, float]:
+    """Be one operator until everything rests; return its figures."""
+    began_s = time.monotonic()
+    calls: list[Call] = []
+
+    def heard(call: Call, code: int, took_s: float) -> None:
+        calls.append(call)
+        operator.metrics.heard(call, code, took_s)
+
+    api = Api(Cluster(url=url, context="benchmark"), heard=heard)
+    settings = Settings(image="pliant", namespace="pliant-system", identity=str(began_s))
+    operator = Operator(api, settings, decide=plan)
+    stop = asyncio.Event()
+    task = asyncio.create_task(operator.run(stop))
+    while not (_has_settled(operator) or task.done()):
+        await asyncio.sleep(0.05)
+    took_s = time.monotonic() - began_s
+    asked = len(calls)
+    await asyncio.sleep(REST_S)
+    memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    rest = len(calls) - asked
+    own = operator.metrics.own.metric("own", "").samples
+    stop.set()
+    await task
+    await api.close()
+    total = own[-2].value
+    bound = next(one.labels["le"] for one in own if one.value >= 0.99 * total)
+    return {
+        "restart_s": took_s,
+        "memory_mib": memory_mib,
+        "own_p99_ms": float(bound) * 1000,
+        "rest_per_s": rest / REST_S,
+        "requests": asked,
+    }
+
+
+def _has_settled(operator: Operator) -> bool:
+    bodies = list(operator.stores.jobs)
+    replicas = [(body.get("status") or {}).get("replicas") for body in bodies]
+    is_looked_at = operator.metrics.results["ok"] >= JOBS and len(operator.queue) == 0
+    return is_looked_at and len(bodies) == JOBS and set(replicas) == {4}
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run this module in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.operator", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, cwd=harness.ROOT, **pipes) as started:  # type: ignore[call-overload]
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-page", action="store_true")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--operate", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        return serve()
+    if chosen.operate:
+        vars(demand).update(PORT=chosen.port)
+        return print(json.dumps(asyncio.run(operate(chosen.operate))))
+    before, rounds = harness.load(), []
+    with process("--serve") as server:
+        assert server.stdout is not None
+        place = json.loads(server.stdout.readline())
+        for number in range(chosen.rounds + 1):
+            with process("--operate", place["url"], "--port", str(place["port"])) as one:
+                said = json.loads(one.communicate(timeout=600)[0])
+            print("first" if number == 0 else f"restart {number}", said, flush=True)
+            rounds.append(said)
+    harness.publish(_page(rounds, chosen.rounds, before), write=not chosen.no_page)
+    return None
+
+
+def _page(rounds: list[dict[str, float]], restarts: int, before: float) -> Page:
+    def figure(name: str, unit: str, key: str, target: str = "") -> Figure:
+        raw = tuple(one[key] for one in rounds[1:])
+        return Figure(name=name, unit=unit, raw=raw, target=target)
+
+    return Page(
+        theme="operator",
+        summary=f"What one operator of {JOBS} jobs costs.",
+        method=METHOD.format(
+            jobs=JOBS,
+            pods=JOBS * PODS_OF_JOB,
+            workloads=JOBS * WORKLOADS_OF_JOB,
+            rounds=restarts,
+            rest=REST_S,
+        ),
+        figures=(
+            figure("memory, at most", "MiB", "memory_mib", "< 150"),
+            figure("restart to reconciled", "s", "restart_s", "< 10"),
+            figure("look at a job, own time, p99 at most", "ms", "own_p99_ms", "< 50"),
+            figure("requests at rest", "/s", "rest_per_s", "< 1"),
+            figure("requests of a restart", "", "requests"),
+            Figure(name="first start: all made", unit="s", raw=(rounds[0]["restart_s"],)),
+        ),
+        command=harness.command_line("operator"),
+        load=(before, harness.load()),
+    )
+
+
+if __name__ == "__main__":
+    main()
