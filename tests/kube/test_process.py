@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from tests.kube.fake_api import FakeApi
 from tests.kube.jobs import manifest
 
@@ -18,15 +21,6 @@ from pliant.kube.client import ELASTIC_JOBS, LEASES
 from pliant.kube.connection import Cluster
 from pliant.kube.operator import Settings
 from pliant.kube.process import run_operator
-
-SCRIPT = """\
-import sys
-from pliant.kube.connection import Cluster
-from pliant.kube.operator import Settings
-from pliant.kube.process import run_operator
-settings = Settings(image="i", namespace="sys", identity="pod")
-sys.exit(run_operator(Cluster(url=sys.argv[1], context="c"), settings, listen=sys.argv[2]))
-"""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -46,7 +40,7 @@ def answer(url: str, *, awaited: int | None = None) -> httpx.Response:
 
 
 def test_it_is_ready_once_it_knows_everything_and_leaves_its_lease_when_it_ends(
-    fake: FakeApi, cluster: Cluster
+    fake: FakeApi, cluster: Cluster, tmp_path: Path
 ) -> None:
     def no_pods(method: str, path: str) -> tuple[int, dict[str, str]] | None:
         return (503, {"Retry-After": "0"}) if path.endswith("/pods") else None
@@ -56,7 +50,18 @@ def test_it_is_ready_once_it_knows_everything_and_leaves_its_lease_when_it_ends(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{free.getsockname()[1]}"
-    started = subprocess.Popen([sys.executable, "-c", SCRIPT, cluster.url, place])
+    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "sys"}}]
+    config = {
+        "current-context": "c",
+        "contexts": contexts,
+        "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    started = subprocess.Popen(
+        [sys.executable, "-m", "pliant", "operator", "run", "--image", "i", "--listen", place],
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "config"), "NO_PROXY": "127.0.0.1"},
+    )
     try:
         assert answer(f"http://{place}/healthz").status_code == 200
         assert "pods: " in answer(f"http://{place}/readyz", awaited=503).text

@@ -6,6 +6,7 @@ Owns argv and what is printed.  Where no client of Kubernetes is installed, what
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -79,6 +80,40 @@ def install(
     if advice := wanted.advice_on_kueue(config):
         say_aside(advice)
     return EXIT_OK
+
+
+@app.command()
+def run(
+    image: Annotated[str, option("--image IMAGE", "Of the coordinators that it starts.")],
+    namespace: Annotated[
+        str | None, option("--namespace NAME", "Its own, for its Lease.  [default: the context's]")
+    ] = None,
+    identity: Annotated[
+        str | None, option("--identity NAME", "Of this one.  [default: the host's name]")
+    ] = None,
+    listen: Annotated[
+        str, option("--listen ADDRESS:PORT", "Serve /healthz, /readyz and /metrics there.")
+    ] = "0.0.0.0:8080",
+    jobs_in: Annotated[
+        str | None, option("--jobs-in NAMESPACE,...", "Run those only.  [default: all]")
+    ] = None,
+    context: Annotated[
+        str | None, option("--context NAME", "Of the kubeconfig.  [default: its current one]")
+    ] = None,
+) -> int:
+    """Be the operator: keep every ElasticJob as its plan says.  One of several leads."""
+    from pliant.kube.connection import cluster_of
+    from pliant.kube.operator import Settings
+    from pliant.kube.process import run_operator
+
+    cluster = cluster_of(os.environ, context=context, namespace=namespace)
+    settings = Settings(
+        image=image,
+        namespace=cluster.namespace,
+        identity=identity or socket.gethostname(),
+        namespaces=tuple(filter(None, (jobs_in or "").split(","))),
+    )
+    return run_operator(cluster, settings, listen=listen)
 
 
 def convert(
