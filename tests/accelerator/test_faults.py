@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.accelerator import checks
 from tests.engine import models
-from tests.processes.elastic import Outcome, run, wait_for_members
+from tests.processes.elastic import Outcome, run, run_until_over, wait_for_members
 from tests.processes.launching import RunningJob
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -117,3 +117,42 @@ def test_a_model_that_fits_on_no_device_ends_the_job_with_a_sentence(tmp_path: P
     assert "sim:0 is out of memory" in end["reason"]
     assert len(ends(outcome)) <= 7  # three times on each device, and what is on its way then
     assert "fail_device" in outcome.kinds("traceback")[0]["text"]
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_healthy_is_left_for_one_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two devices, for one replica: the other takes over, and keeps it when both are ailing."""
+    ailing = tmp_path / "ailing"
+    ailing.write_text("")
+    monkeypatch.setenv("PLIANT_TEST_AILING", str(ailing))
+    monkeypatch.setenv("SIM_ASYNC", "1")
+
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1")
+        job.wait_for_steps(3)
+        ailing.write_text("cuda:GPU-a")
+        wait_for_members(job, "r2")
+        job.wait_for(lambda: job.records("exited"), "r1 has left")
+        ailing.write_text("cuda:GPU-a cuda:GPU-b")
+        job.wait_for(lambda: len(job.records("devices_ailing")[-1]["ailments"]) == 2, "both ail")
+        job.wait_for_steps(len(job.records("commit")) + 8)
+
+    outcome = run_until_over(
+        tmp_path,
+        "gpt",
+        play,
+        replicas=1,
+        pace=0.05,
+        options={"randomness": False},
+        arguments=("--device", "sim"),
+        restarts=0,
+    )
+
+    workers = [(one["replica"], one["device_name"]) for one in outcome.kinds("worker")]
+    assert workers == [("r1", "cuda:GPU-a"), ("r2", "cuda:GPU-b")]
+    notes = [one["text"] for one in outcome.kinds("note")]
+    assert "r1 leaves its device, which is not healthy" in notes
+    with sdpa_kernel(SDPBackend.MATH):
+        outcome.check(models.train(models.build("gpt", randomness=False), outcome.steps))

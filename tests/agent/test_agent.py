@@ -191,7 +191,7 @@ def test_a_device_that_is_not_healthy_gets_no_worker_until_it_is(
 ) -> None:
     ailing: dict[str, str] = {}
     monkeypatch.setattr("pliant.machine.accelerators.ailments", lambda names: dict(ailing))
-    monkeypatch.setattr("pliant.agent.device_health.LOOK_S", 0.02)
+    monkeypatch.setattr("pliant.machine.device_health.LOOK_S", 0.02)
 
     async def scene(world: World) -> None:
         await world.say(start("r1"))
@@ -200,6 +200,7 @@ def test_a_device_that_is_not_healthy_gets_no_worker_until_it_is(
         (told,) = await world.hear(DevicesAiling)
         assert told.ailments == (("cuda:GPU-a", "it is too hot"),)
         assert {joined.devices for joined in world.all(NodeJoined)} == {2}  # r1 may stay
+        await world.until(lambda: world.all(Running)[-1].ailing == ("r1",))
 
         await world.say(end("r1"))
         await world.until(lambda: world.all(NodeJoined)[-1].devices == 1)
@@ -208,7 +209,7 @@ def test_a_device_that_is_not_healthy_gets_no_worker_until_it_is(
         await world.until(lambda: ReplicaId("r2") in world.agent.used.values())
         assert world.agent.used == {1: ReplicaId("r2")}
 
-        ailing.clear()
+        ailing["cuda:GPU-a"] = ""
         await world.until(lambda: world.all(NodeJoined)[-1].devices == 2)
         await world.until(lambda: world.agent.used.get(0) == ReplicaId("r3"))
         assert [one.ailments for one in world.all(DevicesAiling)][-1] == ()

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -171,10 +172,13 @@ class LiveAgents(LiveCoordinators):
                 if is_connected := self._is_connected(name):
                     self._nodes[name].agent._fail(reason)
                 return is_connected
-            case Running(node=name, replicas=replicas):
+            case Running(node=name, replicas=replicas, ailing=ailing):
                 if not self._is_connected(name) or set(self._nodes[name].runs) != set(replicas):
                     return False
+                devices = self._nodes[name].agent._devices
+                devices.cordon(chain.from_iterable(map(devices.devices_of, ailing)))  # for a moment
                 await self._nodes[name].list_what_runs(self._has_news)
+                devices.cordon(())
                 return True
             case Exited(replica=replica, kind=kind):
                 node = self._home(replica)

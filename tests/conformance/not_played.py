@@ -59,6 +59,9 @@ _TOGETHER = "its coordinator sees that exits come together"
 _MEANWHILE = "an agent reports what has ended while it was cut off; the file does without"
 
 NOT_SAID_BY_AGENTS = {
+    "a_device_is_not_healthy": {
+        "node n1 devices=1 runs=r2": "an agent counts its devices once in its life",
+    },
     "a_node_can_start_nothing": {
         "node n1 devices=0": "the core is not told of an agent that is back and runs nothing",
     },

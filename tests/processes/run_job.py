@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.live.forking import ForkedServer
 
 from pliant.agent.launcher import StartServer, start_server
+from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
@@ -20,12 +21,16 @@ from pliant.core.policy.decide import Policy
 from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import Exchange, FromCheckpoint
+from pliant.machine import accelerators, device_health
 from pliant.run import host_devices
 from pliant.run.job_config import JobConfig
 from pliant.run.local import run_job
 
 SHARED = "PLIANT_TEST_SHARED_DEVICE"
 """In the environment: workers are as many as cores, and each sees every device."""
+
+AILING = "PLIANT_TEST_AILING"
+"""In the environment: a file with the names of those of two devices that are not healthy."""
 
 COLD_SERVER = Path(__file__).with_name("cold_server.py")
 
@@ -39,6 +44,13 @@ if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     if os.environ.get(SHARED):
         vars(host_devices)["visible"] = lambda environ: ()
+    if ailing := os.environ.get(AILING):
+        two = [Accelerator(name=f"cuda:GPU-{one}", uuid=f"GPU-{one}") for one in "ab"]
+        vars(host_devices)["visible"] = lambda environ: tuple(two)
+        vars(device_health)["LOOK_S"] = 0.2
+        vars(accelerators)["ailments"] = lambda names: {
+            name: "it is too hot" * (name in Path(ailing).read_text()) for name in names
+        }
     config = JobConfig(
         name=given["name"],
         argv=tuple(given["argv"]),

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from pliant.agent.device_health import DeviceHealth
 from pliant.agent.fork_servers import ForkServers
 from pliant.agent.hosts.group import JoinedHost
 from pliant.agent.node_facts import AgentConfig, greeting
@@ -35,6 +34,7 @@ from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import NodeLeaving, Running
 from pliant.core.values import Incarnation, ReplicaId
+from pliant.machine.device_health import DeviceHealth
 from pliant.machine.event_loop import cancelled, within
 from pliant.machine.processes import new_life
 from pliant.wire import launch
@@ -283,6 +283,7 @@ class Agent:
 
     def _on_ailments(self, ailments: Mapping[str, str]) -> None:
         self._devices.cordon(self._health.ailing)
+        self._signs = 0  # who is on them is told at once
         if not ailments or self._room == self._devices.room:  # else the next greeting says so
             self.send(DevicesAiling(node=self.node, ailments=tuple(ailments.items())))
         self._on_devices()
@@ -357,7 +358,8 @@ class Agent:
         while True:
             self.send(Alive(node=self.node, refused=self._refused))
             if self._signs % LIST_EVERY == 0:
-                self.send(Running(node=self.node, replicas=self._replicas.names()))
+                here, ailing = self._replicas.names(), self._devices.displaced
+                self.send(Running(node=self.node, replicas=here, ailing=ailing))
             self._signs += 1
             await asyncio.sleep(max(ALIVE_S, self._uplink.signs_every_s if self._uplink else 0.0))
 

@@ -48,9 +48,15 @@ class Devices:
         self._renew()
 
     def cordon(self, devices: Iterable[int]) -> None:
-        """Put nobody on these until they are left out here; who is on one stays there."""
+        """Put nobody on these until they are left out here; who is on one is ``displaced``."""
         self._cordoned = frozenset(devices)
         self._renew()
+
+    @property
+    def displaced(self) -> tuple[ReplicaId, ...]:
+        """Return those that are on one that is cordoned, each once."""
+        here = (name for device, name in self._used.items() if device in self._cordoned)
+        return tuple(dict.fromkeys(here))
 
     @property
     def room(self) -> int:

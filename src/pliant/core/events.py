@@ -305,6 +305,9 @@ class Running:
     node: NodeId
     replicas: tuple[ReplicaId, ...] = ()
 
+    ailing: tuple[ReplicaId, ...] = ()
+    """Those on a device that is not healthy: they leave if the job can spare or replace them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailed:

@@ -48,13 +48,13 @@ def visible(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
 
 
 def ailments(names: Iterable[str]) -> dict[str, str]:
-    """Say in one sentence each which of these devices are not healthy, and why.
+    """Say in one sentence each what ails these devices; nothing ails a healthy one: empty.
 
-    Empty where nothing can be asked, as without a vendor's package.
+    Those are left out of which nobody can be asked, as without a vendor's package.
     """
     asked = tuple(names)
     said = (_answer(ask, asked) or {} for ask in (_ailments_nvml, _ailments_amdsmi))
-    return {name: why for found in said for name, why in found.items() if why}
+    return {name: why for found in said for name, why in found.items()}
 
 
 # --- NVIDIA -----------------------------------------------------------------------------
@@ -210,8 +210,8 @@ def _ailments_amdsmi(names: Collection[str]) -> dict[str, str]:
         for device in smi.amdsmi_get_processor_handles():
             name = f"rocm:{smi.amdsmi_get_gpu_enumeration_info(device)['hip_id']}"
             errors = smi.amdsmi_get_gpu_total_ecc_count(device)["uncorrectable_count"]
-            if name in names and errors:
-                found[name] = f"its memory had {errors} uncorrected errors"
+            if name in names:
+                found[name] = f"its memory had {errors} uncorrected errors" if errors else ""
     finally:
         smi.amdsmi_shut_down()
     return found

@@ -281,7 +281,7 @@ _TEXTS = ("reason", "detail")
 _VERBS = {
     "tick": _Verb(events.Ticked, {}),
     "node": _Verb(events.NodeJoined, _NODE, "", (_DEVICES, _RUNS, _option("labels", _LABELS))),
-    "running": _Verb(events.Running, _NODE, "", (_RUNS,)),
+    "running": _Verb(events.Running, _NODE, "", (_RUNS, _option("ailing", _NAMES))),
     "node-lost": _Verb(events.NodeLost, _NODE, "others", (_option("left", _YES, of="has_left"),)),
     "node-silent": _Verb(events.NodeSilent, _NODE, "others"),
     "node-leaving": _Verb(events.NodeLeaving, _NODE, "", (_NOTICE,)),

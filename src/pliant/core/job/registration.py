@@ -40,7 +40,7 @@ from pliant.core.events import (
     Ticked,
     WorkerEvent,
 )
-from pliant.core.job import node_loss
+from pliant.core.job import node_loss, requests
 from pliant.core.job.crash_loop import charge
 from pliant.core.job.lifecycle import (
     begin_stop,
@@ -106,7 +106,8 @@ def on_running(tx: Transaction, event: Running) -> None:
         unknown = _take_in(tx, event.node, event.replicas)
     if unknown:
         tx.commands.append(RollCall(to=tuple(unknown)))
-    tx.must_advance = node_loss.speaks_again(tx, event.node) or bool(unknown)
+    does_go = requests.relieve(tx, event.ailing)
+    tx.must_advance = node_loss.speaks_again(tx, event.node) or bool(unknown) or does_go
     here = {name for name, replica in job.replicas.items() if replica.node == event.node}
     is_over = is_done(job, tx.now_s)
     for name in sorted(here, key=age):

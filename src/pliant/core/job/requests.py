@@ -11,7 +11,14 @@ from dataclasses import replace
 
 from pliant.core import events
 from pliant.core.job import lifecycle, replicas, sizing
-from pliant.core.job.state import JobPhase, ReplicaState, is_member, live, trainers
+from pliant.core.job.state import (
+    JobPhase,
+    ReplicaState,
+    free_devices,
+    is_member,
+    live,
+    trainers,
+)
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.policy.decide import objection
@@ -76,6 +83,24 @@ def _below_minimum(tx: Transaction, name: ReplicaId) -> str | None:
     if len(rest) >= minimum:
         return None
     return f"{len(rest)} would be left training, below minReplicas={minimum}"
+
+
+def relieve(tx: Transaction, names: Iterable[ReplicaId]) -> bool:
+    """Let one of those go that are on devices that fail; return whether one does.
+
+    One at a time, and only if a device is free for another or enough train without it.
+    """
+    job, going = tx.job, (ReplicaState.LEAVING, ReplicaState.ENDING)
+    name = next((name for name in names if name in job.replicas), None)
+    is_calm = job.phase in (JobPhase.STARTING, JobPhase.RUNNING)
+    if name is None or not is_calm or any(r.state in going for r in job.replicas.values()):
+        return False
+    if not free_devices(job) and _below_minimum(tx, name) is not None:
+        return False
+    tx.notes.append(f"{name} leaves its device, which is not healthy")
+    notice_s = tx.settings.policy.graceful_shutdown_timeout_s
+    replicas.send_away(tx, name, notice_s, "its device is not healthy")
+    return True
 
 
 def on_kill(tx: Transaction, name: ReplicaId) -> None:

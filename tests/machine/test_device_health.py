@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pliant.agent import device_health
-from pliant.agent.device_health import DeviceHealth
-from pliant.machine import accelerators
+from pliant.machine import accelerators, device_health
+from pliant.machine.device_health import DeviceHealth
 from pliant.machine.event_loop import cancelled
 
 NAMES = {0: "cuda:GPU-a", 1: "cuda:GPU-b", 2: "cpu:0-3", 3: ""}
@@ -18,15 +17,17 @@ NAMES = {0: "cuda:GPU-a", 1: "cuda:GPU-b", 2: "cpu:0-3", 3: ""}
 def test_what_ails_a_device_is_told_when_it_begins_and_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = [{}, {"cuda:GPU-b": "too hot: 95 C"}, {"cuda:GPU-b": "too hot: 97 C"}, {}]
-    asked, told = list[Sequence[str]](), list[tuple[dict[str, str], set[int]]]()
+    hot, hotter = {"cuda:GPU-b": "too hot: 95 C"}, {"cuda:GPU-b": "too hot: 97 C"}
+    nobody_answers: dict[str, str] = {}
+    said = [nobody_answers, hot, hotter, nobody_answers, {"cuda:GPU-b": ""}]
+    asked, told = list[Sequence[str]](), list[tuple[int, dict[str, str], dict[int, str]]]()
 
     def ailments(names: Sequence[str]) -> dict[str, str]:
         asked.append(names)
         return said[min(len(asked), len(said)) - 1]
 
     def tell(found: Mapping[str, str]) -> None:
-        told.append((dict(found), health.ailing))
+        told.append((len(asked), dict(found), health.ailing))
 
     async def watch_for_a_while() -> None:
         watching = asyncio.create_task(health.watch())
@@ -41,7 +42,7 @@ def test_what_ails_a_device_is_told_when_it_begins_and_ends(
     asyncio.run(watch_for_a_while())
 
     assert {tuple(names) for names in asked} == {("cuda:GPU-a", "cuda:GPU-b")}
-    assert told == [({"cuda:GPU-b": "too hot: 95 C"}, {1}), ({}, set())]
+    assert told == [(2, hot, {1: "too hot: 95 C"}), (5, {}, {})]
 
 
 def test_where_no_device_has_a_name_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
