@@ -629,6 +629,41 @@ async def test_a_claim_that_the_rules_of_a_new_life_refuse_keeps_what_it_uses(wo
     lock.release()
 
 
+def test_a_device_that_is_not_healthy_is_not_handed_out(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ailing = {"cuda:0": "it is too hot"}
+    monkeypatch.setattr("pliant.machine.accelerators.ailments", lambda names: dict(ailing))
+    monkeypatch.setattr("pliant.machine.device_health.LOOK_S", 0.02)
+    note = "as it is not healthy: it is too hot"
+
+    async def scene(world: World) -> None:
+        saved = SavedPool(name="default", size=2, devices=2, names=("cuda:0", "cuda:1"))
+        world.state.write(saved)
+        await world.reborn()
+        running = asyncio.create_task(world.driver.run())
+
+        assert (await world.report("gpt")).devices == (1,)
+        waiting = await world.report("other")
+        assert waiting.devices == ()
+        assert "cuda:0 is cordoned " + note in waiting.reason
+        device = board_of(world.driver)["devices"][0]
+        assert (device["is_cordoned"], device["note"]) == (True, note)
+        said = await PoolAdmin(world.driver).uncordon(0)
+        assert said == "cuda:0 is handed out again, once it is healthy and nobody uses it"
+        assert (await world.report("other")).devices == ()
+
+        ailing["cuda:0"] = ""
+        while world.driver.ailing:
+            world.time.pass_(0.5)
+            await asyncio.sleep(0.02)
+        assert (await world.report("other")).devices == (0,)
+        world.driver.stop()
+        await running
+
+    play(scene)
+
+
 @scene()
 async def test_a_pool_that_is_being_stopped_makes_no_offers(world: World) -> None:
     world.driver.stop()

@@ -40,10 +40,10 @@ class DeviceHealth:
     async def watch(self) -> None:
         """Look again and again, if there is an accelerator."""
         while self._names:
-            await self.look()
+            await self.look_once()
             await asyncio.sleep(LOOK_S)
 
-    async def look(self) -> None:
+    async def look_once(self) -> None:
         """Look at all once."""
         asked = sorted(set(self._names.values()))
         found = self.ailments | (await aside(accelerators.ailments, asked) if asked else {})

@@ -72,12 +72,15 @@ class PoolAdmin:
         async with self._driver.changing() as driver:
             event = allocation.Uncordoned(devices=self._existing(device))
             driver.configure(
-                None if device in driver.blocked else event,
+                None if device in driver.kept_back() else event,
                 cordoned=tuple(one for one in driver.saved.cordoned if one != device),
                 drained=tuple(one for one in driver.saved.drained if one != device),
                 notes={one: note for one, note in driver.saved.notes.items() if one != device},
             )
-        return f"{self._called(device)} is handed out again"
+            until = (
+                ", once it is healthy and nobody uses it" if device in driver.kept_back() else ""
+            )
+        return f"{self._called(device)} is handed out again{until}"
 
     async def set_team(self, entry: TeamEntry) -> str:
         """Make a team, or change what is said of it; all else stays."""

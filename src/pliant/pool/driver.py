@@ -20,7 +20,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned, kinds
@@ -28,7 +28,8 @@ from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import Demand, is_of
 from pliant.machine.clock import TICK_S, Clock
-from pliant.machine.event_loop import within
+from pliant.machine.device_health import DeviceHealth
+from pliant.machine.event_loop import cancelled, within
 from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
 from pliant.pool.allocator import Allocator, RefusedError, beginning_of, numbered
@@ -81,6 +82,10 @@ class PoolDriver:
         self.blocked: set[int] = set()
         """Devices that belong to nobody and are used all the same."""
 
+        self._health = DeviceHealth(dict(enumerate(saved.names)))
+        self.ailing: dict[int, str] = {}
+        """Devices that are not healthy, and why; they are not handed out."""
+
         self.recovery: Recovery | None = Recovery(
             saved, life=life, now_s=clock.now_s(), silent_s=settings.silent_s
         )
@@ -124,6 +129,7 @@ class PoolDriver:
         Raises:
             OSError: the state cannot be written.
         """
+        await self._health.look_once()
         self.allocator.write_beginning()
         async with self.changing():
             self._recover()
@@ -132,9 +138,13 @@ class PoolDriver:
 
     async def run(self) -> None:
         """Watch over claimants and waits until ``stop``."""
-        while not self._stopping.is_set():
-            await self.turn()
-            await within(self._stopping.wait(), TICK_S)
+        watching = asyncio.create_task(self._health.watch())
+        try:
+            while not self._stopping.is_set():
+                await self.turn()
+                await within(self._stopping.wait(), TICK_S)
+        finally:
+            await cancelled(watching)
 
     async def turn(self) -> None:
         """Look once at everybody, and at what time has brought."""
@@ -324,6 +334,7 @@ class PoolDriver:
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
             self._look_at_locks()
+            self._look_at_health()
         if now_s >= self._list_at_s:
             self._list_at_s = now_s + LIST_S
             self._list_holders()
@@ -355,7 +366,26 @@ class PoolDriver:
         for device in sorted(self.blocked - before):
             note = f"as {self.watch.user_text(device)} uses it"
             self.allocator.apply(Cordoned(devices=(device,), note=note))
-        if idle := before.difference(self.blocked, self.saved.cordoned, self.saved.drained):
+        self._hand_out_again(before)
+
+    def _look_at_health(self) -> None:
+        before, self.ailing = self.ailing, self._health.ailing
+        for device in sorted(self.ailing.keys() - before):
+            self.allocator.apply(Cordoned(devices=(device,), note=self.why_ailing(device)))
+        self._hand_out_again(before)
+
+    def why_ailing(self, device: int) -> str:
+        """Say why a device is not handed out that is not healthy; empty: it is."""
+        return f"as it is not healthy: {self.ailing[device]}" if device in self.ailing else ""
+
+    def kept_back(self) -> frozenset[int]:
+        """Return those that are not handed out, whatever people say."""
+        return frozenset(self.ailing) | self.blocked
+
+    def _hand_out_again(self, devices: Collection[int]) -> None:
+        """Hand out those that nothing keeps back any more."""
+        saved = self.saved
+        if idle := set(devices).difference(self.kept_back(), saved.cordoned, saved.drained):
             self.allocator.apply(Uncordoned(devices=tuple(sorted(idle))))
 
     # --- recovery ------------------------------------------------------------------
@@ -395,6 +425,7 @@ class PoolDriver:
                 self.claims.take_up(Returned.unheard(claim))
         self.recovery = None
         self._look_at_locks()
+        self._look_at_health()
         self.allocator.apply(Opened())
         for claimant in list(self.claims.by_name.values()):
             self.allocator.touch(claimant.name)

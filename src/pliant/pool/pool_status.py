@@ -118,10 +118,10 @@ def _devices(driver: PoolDriver, claims: list[dict[str, Any]]) -> list[dict[str,
             "memory_bytes": None if one is None else one.memory_bytes,
             "claim": owners.get(device),
             "is_leaving": device in leaving,
-            "is_cordoned": device in saved.cordoned,
+            "is_cordoned": device in saved.cordoned or device in driver.ailing,
             "is_drained": device in saved.drained,
             "is_blocked": device in driver.blocked,
-            "note": driver.saved.notes.get(device, ""),
+            "note": driver.saved.notes.get(device) or driver.why_ailing(device),
         }
         for device in sorted(driver.known_devices())
     ]
