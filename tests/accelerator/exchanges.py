@@ -181,6 +181,32 @@ def check_a_member_that_dies_is_noticed_by_its_socket() -> None:
             _check_broken(ticket, "has ended")
 
 
+def check_a_death_during_a_copy_to_the_host_is_noticed_by_the_socket() -> None:
+    if not sim.install().is_async():
+        return  # a copy is over at once
+    release, is_over = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        release.wait(LONG_S)
+        is_over.set()
+
+    layout = Layout.of([("weight", torch.zeros(20, device=WHERE))])
+    plan = ReductionPlan.of(2, batching.ownership(2, 2))
+    with groups(over_sockets(2, LONG_S)) as made:
+        reduction = Reduction(made[0], layout, plan)
+        sim.install().launch(0, [], hold)
+        reduction.launch(0, [torch.ones(20, device=WHERE)])
+
+        made[1]._communicator.close()  # as the kernel does for a process that is killed
+
+        try:
+            with pytest.raises(GroupBroken, match="the connection to rank 1 has ended"):
+                reduction.finish()
+            assert not is_over.is_set()
+        finally:
+            release.set()
+
+
 def _swap_of_three(group: Group) -> Ticket[Any]:
     def gather(comm: Communicator) -> None:
         comm.all_gather([torch.zeros(10, device=WHERE) for _ in range(comm.size)])

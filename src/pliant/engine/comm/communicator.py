@@ -224,6 +224,10 @@ class Communicator(ABC):
         if self.end.ended:
             raise self.end.error()
 
+    def check_members(self) -> None:
+        """Do the same, and see whether a member is gone, as far as that shows by itself."""
+        self.check()
+
     def broken(self, reason: str) -> GroupBroken:
         """Return the error to raise: the reason of the end, else this one."""
         return GroupBroken(self.end.generation, self.end.reason or reason)

@@ -182,6 +182,10 @@ class DeviceCommunicator(Communicator):
         """Wait for host memory; what this thread queues from now on comes behind the rest."""
         self._sockets.wait(*transfers)
 
+    def check_members(self) -> None:
+        """See the end of a member's socket, too."""
+        self._sockets.check_members()
+
     def settled(self) -> None:
         """Return when everything that was posted is complete in the accelerator's memory."""
         if self._is_complete or self._stream is None:

@@ -118,6 +118,10 @@ class SocketCommunicator(Communicator):
                 if events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
                     raise self.broken(f"the connection to rank {gone.rank} has ended")
 
+    def check_members(self) -> None:
+        """See the end of a connection, too."""
+        self.watch(0.0)
+
     def abandon(self, reason: str) -> None:
         """Reset all connections, once whoever is in the middle of moving has finished that."""
         self.end.set(reason)

@@ -216,7 +216,7 @@ class Reduction:
         mark = here.device.mark(bucket.device)  # behind whatever had that memory before
 
         def stage(comm: Communicator) -> torch.Tensor:
-            here.device.fetch(partials, staged, mark)(comm.check)
+            here.device.fetch(partials, staged, mark)(comm.check_members)
             self._landed[bucket.index] = here.device.put(job(comm), result)
             return result
 
