@@ -91,14 +91,19 @@ def press(tx: Transaction, within_s: float | None = None) -> None:
 
     After half of the time those are ended for whom the others wait, which then make the step
     without them.  ``within_s``: by default as long as a replica that leaves may take, or four
-    usual steps.
+    usual steps.  Behind the last step scripts have as long to end.
     """
-    ending = tx.job.ending
-    if tx.job.phase is not JobPhase.STOPPING or ending.stop_rest_s < NEVER:
+    ending, is_over = tx.job.ending, tx.job.phase is JobPhase.FINISHING
+    if not (is_over or tx.job.phase is JobPhase.STOPPING) or ending.stop_rest_s < NEVER:
         return
     if within_s is None:
         usual_s = 4 * tx.job.sizing.costs.usual_step_s
         within_s = max(tx.settings.policy.graceful_shutdown_timeout_s, usual_s)
+    if is_over:
+        tx.job.ending = replace(ending, stop_by_s=tx.now_s + within_s, stop_rest_s=0.0)
+        for name, replica in tx.job.replicas.items():
+            tx.put(name, replace(replica, due_s=min(replica.due_s, tx.now_s + within_s)))
+        return
     by_s = min(ending.stop_by_s, tx.now_s + within_s / 2)
     tx.job.ending = replace(ending, stop_by_s=by_s, stop_rest_s=within_s / 2)
 
@@ -106,6 +111,8 @@ def press(tx: Transaction, within_s: float | None = None) -> None:
 def end_if_stop_is_overdue(tx: Transaction) -> None:
     """End a job whose members do not come to the boundary at which they were to stop."""
     known = tx.job.membership
+    if tx.job.phase is JobPhase.FINISHING:  # each process has its own time
+        return
     if tx.job.ending.stop_by_s <= tx.now_s:  # who saves its last state says that it is busy
         tx.job.ending = replace(tx.job.ending, stop_by_s=busy_until_s(known, members(known)))
     if tx.job.ending.stop_by_s > tx.now_s:
@@ -170,7 +177,9 @@ def finish_if_done(tx: Transaction) -> None:
     done = job.membership.finished | job.membership.orders.leavers
     leader = None if is_stop else next(n for n in members(job.membership) if n in done)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
-    tx.job.ending = replace(tx.job.ending, stop_by_s=NEVER)
+    left_s = tx.job.ending.stop_rest_s  # NEVER: scripts may take their time
+    by_s = NEVER if left_s == NEVER else tx.job.ending.stop_by_s + left_s
+    tx.job.ending = replace(tx.job.ending, stop_by_s=by_s)
     tx.notes.append(reason)
     _let_all_exit(tx, done)
 
@@ -236,7 +245,10 @@ def lose_overdue_after_the_end(tx: Transaction) -> None:
     """Say of those that take too long after their last step that their script is not let end."""
     for name, replica in tx.job.replicas.items():
         if replica.due_s <= tx.now_s and isinstance(replica.farewell, Release):
-            what = f"{name} did not exit within {tx.settings.finish_s:g} s and was ended"
+            within = f"within {tx.settings.finish_s:g} s"
+            if tx.job.ending.stop_by_s <= tx.now_s:
+                within = "in time once the job was told to end,"
+            what = f"{name} did not exit {within} and was ended"
             lose_after_the_end(tx, name, what, is_final=True)
 
 
@@ -304,7 +316,7 @@ def _let_exit(tx: Transaction, name: ReplicaId, reason: str, release: Release | 
     """Let one go whose job has finished; who has done its last step may take its time."""
     replica, cause = tx.job.replicas[name], ReplicaCause.JOB_FINISHED
     if release is not None:
-        wait_s = tx.settings.finish_s
+        wait_s = min(tx.settings.finish_s, tx.job.ending.stop_by_s - tx.now_s)
         replicas.end(tx, name, cause, replica.reason, told=release, is_lost=False, wait_s=wait_s)
     elif replica.state is not ReplicaState.ENDING:
         replicas.end(tx, name, cause, reason)

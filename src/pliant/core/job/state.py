@@ -306,7 +306,7 @@ class Ending:
     """Why it is to stop, if the outside wants it and no person."""
 
     stop_by_s: float = NEVER
-    """When a stop no longer waits for a step boundary."""
+    """When a stop no longer waits for a step boundary; behind the last one, for scripts."""
 
     stop_rest_s: float = NEVER
     """For how long it waits once more then, without those for whom the others wait; 0: it does.
