@@ -17,6 +17,7 @@ pytestmark = [checks.needs_compiler, pytest.mark.processes, pytest.mark.timeout(
 STEPS, AT = 30, 8
 
 POISON = "an illegal memory access was encountered"
+ASSERTION = "device-side assert triggered"
 AFTERWARDS = "was used after it had failed"
 
 
@@ -29,6 +30,7 @@ def play(
     at: int = AT,
     model: str = "gpt",
     expected_code: int = 0,
+    restarts: int = 0,
 ) -> Outcome:
     def wait_for_another(job: RunningJob) -> None:
         if who != "all":
@@ -43,7 +45,7 @@ def play(
         pace=0.05,
         options={"randomness": False},
         arguments=("--device", "sim", "--device-fault", who, at, fault),
-        restarts=0,  # none of these is spent
+        restarts=restarts,  # devices spend none of these
         expected_code=expected_code,
     )
 
@@ -53,10 +55,10 @@ def check_bits(outcome: Outcome, model: str = "gpt") -> None:
         outcome.check(models.train(models.build(model, randomness=False), STEPS))
 
 
-def ends(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return who has ended by its device, and what was said of it."""
+def ends(outcome: Outcome, kind: str = "device") -> list[tuple[str, str]]:
+    """Return who has ended by its device, or otherwise, and what was said of it."""
     kinds = outcome.kinds("exited")
-    return [(one["replica"], one["detail"]) for one in kinds if one["exited_kind"] == "device"]
+    return [(one["replica"], one["detail"]) for one in kinds if one["exited_kind"] == kind]
 
 
 @pytest.mark.slow
@@ -71,6 +73,17 @@ def test_a_poisoned_device_is_left_alone_and_its_replica_replaced(tmp_path: Path
     assert f"AcceleratorError: sim error: {POISON}" in log
     assert AFTERWARDS not in log
     check_bits(outcome, "cnn")
+
+
+@pytest.mark.slow
+def test_an_assertion_on_a_device_is_the_script_s(tmp_path: Path) -> None:
+    """It is of a kernel whose input is wrong, on any device: it spends the restart budget."""
+    outcome = play(tmp_path, ASSERTION, replicas=2, restarts=1)
+
+    ((who, said),) = ends(outcome, "script")
+    assert (who, said) == ("r2", f"AcceleratorError: sim error: {ASSERTION}")
+    assert AFTERWARDS not in (tmp_path / "out" / "logs" / "r2.log").read_text()
+    check_bits(outcome)
 
 
 @pytest.mark.soak
