@@ -47,6 +47,7 @@ def live(
     is_sharded: bool = True,
     more: tuple[str, ...] = (),
     case_options: dict[str, Any] | None = None,
+    restarts: int = 2,
     **options: Any,
 ) -> RunningJob:
     """Run one life of a job; the next call with this directory is its next.
@@ -66,7 +67,9 @@ def live(
         words += [f"--{name.replace('_', '-')}", value]
     (directory / "digests").unlink(missing_ok=True)
     workers = math.prod((mesh or {}).values())
-    with running(directory, *words, replicas=replicas, warm=True, workers=workers) as job:
+    with running(
+        directory, *words, replicas=replicas, warm=True, workers=workers, restarts=restarts
+    ) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)
         if expected_code is not None:
