@@ -161,13 +161,13 @@ def total_norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the norm of all of these, as ``torch.nn.utils.get_total_norm`` has it of whole ones.
 
     One after the other each is made whole, so the bits are those of a model that is not sharded;
-    every worker of the replica must call.
+    every worker of the replica must call.  Torch takes those of several devices in another order.
     """
-    if not any(map(is_sharded, tensors)):
+    if len({tensor.device for tensor in tensors}) < 2 and not any(map(is_sharded, tensors)):
         return torch.nn.utils.get_total_norm(list(tensors))
     by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
-        norm = torch.linalg.vector_norm(whole_of(tensor), 2.0)
+        norm = torch.linalg.vector_norm(whole_of(tensor), 2.0).to(tensors[0].device)
         by_dtype.setdefault(tensor.dtype, []).append(norm)
     norms = [norm for same in by_dtype.values() for norm in same]
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), 2.0)
