@@ -30,7 +30,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from pliant.coordinator import app, nodes
 from pliant.coordinator.app import audit_aside, create_app
 from pliant.core.agreement import NodeFacts
-from pliant.core.commands import Prepare, Reform, StartReplica
+from pliant.core.commands import EndReplica, Prepare, Reform, StartReplica
 from pliant.core.errors import ConfigError
 from pliant.core.events import (
     Exited,
@@ -420,6 +420,45 @@ async def test_who_drains_or_kills_is_told_what_comes_of_it_and_not_how(world: W
     assert drained["target_replicas"] == 1
     assert drained["reason"] == "r2 leaves; stay at 1 replica, as requested"
     assert killed["reason"].startswith("r1 is killed")
+
+
+@scene()
+async def test_the_outside_is_told_what_the_job_could_use(world: World) -> None:
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(replace(JOINED, devices=1)))
+        await hear(agent)
+
+        said = (await people.get("/v1/demand")).json()
+
+    assert said.pop("reason").startswith("grow from 0 to 1 replica: 2 wanted, room for 1")
+    assert said == {"useful": 2, "sizes": [1, 2], "slots": None, "canSuspend": False}
+
+
+@scene()
+async def test_the_outside_says_that_a_node_leaves_and_for_whom(world: World) -> None:
+    async with world.agent() as agent, world.people() as people:
+        await agent.send(wire(JOINED))
+        told = [await hear(agent) for _ in range(3)]
+
+        body = {"notice_s": 5.0, "reason": "preempted by Workload b/urgent"}
+        unknown = await people.post("/v1/nodes/there/leave", json=body)
+        accepted = await people.post("/v1/nodes/here/leave", json=body)
+        told = [await hear(agent) for _ in range(2)]
+
+    assert (accepted.status_code, unknown.status_code) == (202, 404)
+    assert told == [
+        EndReplica(replica=ReplicaId(f"r{n}"), reason=f"node here leaves, {body['reason']}")
+        for n in (1, 2)
+    ]
+
+
+@scene()
+async def test_the_token_may_come_in_a_header_of_its_own(world: World) -> None:
+    """Kubernetes' API server, through which people come here, takes Authorization for itself."""
+    async with world.people("of the API server") as people:
+        for token, code in ((TOKEN, 200), ("x", 401)):
+            answer = await people.get("/v1/status", headers={"X-Pliant-Token": token})
+            assert answer.status_code == code
 
 
 def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(play: Play) -> None:

@@ -5,8 +5,11 @@ an event, and the answer is the core's own.
 
     GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
     GET  /v1/nodes                                          where the nodes' workers are reached
+    GET  /v1/demand                                         what the outside is to give it
+    POST /v1/nodes/{n}/leave                                the outside takes a node back: 202
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
-    POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   requests: 202, or 409 with the reason
+    POST /v1/scale  /v1/stop  /v1/suspend  /v1/replicas/{r}/drain|kill
+                                                            requests: 202, or 409 with the reason
     GET  /v1/logs  /v1/audit                                the files of the run
     PUT  /v1/offer                                          of the job's pool: what it may use
     WS   /v1/agents                                         agents
@@ -31,8 +34,9 @@ from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import BoardCollector
 from pliant.core import events
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
-from pliant.core.values import ReplicaId
-from pliant.http.app import RequestBody, add_events, add_metrics, is_token, new_app, new_router
+from pliant.core.text import in_one_line
+from pliant.core.values import NodeId, ReplicaId
+from pliant.http.app import RequestBody, add_events, add_metrics, new_app, new_router, shows_token
 from pliant.http.client import NEXT
 from pliant.machine.event_loop import aside
 from pliant.observe.explain import Reasoned
@@ -44,6 +48,10 @@ from pliant.wire.offers import Offer
 
 DEFAULT_NOTICE_S = 30.0
 """Notice of a drain for which nobody named one, in seconds."""
+
+
+MOST_LETTERS = 300
+"""Of a reason that the outside gives."""
 
 
 class ScaleBody(RequestBody):
@@ -72,6 +80,38 @@ class StopBody(BaseModel):
 
     now: bool = False
     """End every process at once; nothing is saved."""
+
+
+class SuspendBody(RequestBody):
+    """For whom, if the outside wants it, and how long that may take."""
+
+    notice_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
+    reason: Annotated[str, Field(max_length=MOST_LETTERS)] = ""
+
+
+class LeaveBody(RequestBody):
+    """How long what a node runs may take to leave, and why it must."""
+
+    notice_s: Annotated[float, Field(ge=0, le=86_400)] = DEFAULT_NOTICE_S
+    reason: Annotated[str, Field(max_length=MOST_LETTERS)] = ""
+
+
+class Useful(BaseModel):
+    """What the outside must know to give the job what it can use."""
+
+    useful: int
+    """Replicas that it could use, spares among them."""
+
+    sizes: list[int]
+    """That it can have, up to that one."""
+
+    slots: int | None
+    """K of a step; null until the first script has said it."""
+
+    canSuspend: bool  # noqa: N815 - as people of Kubernetes write it
+    """Its script keeps checkpoints, so that even its minimum can be taken."""
+
+    reason: str
 
 
 class Followed(BaseModel):
@@ -112,7 +152,7 @@ def create_app(
     @app.websocket("/v1/agents")
     async def agents(socket: WebSocket) -> None:
         """Serve an agent."""
-        if not is_token(socket.headers.get("authorization", ""), token):
+        if not shows_token(socket.headers, token):
             host = "somewhere" if socket.client is None else socket.client.host
             driver.refuse("stranger", f"a connection from {host} without the job's token")
             await socket.close(status.WS_1008_POLICY_VIOLATION)
@@ -133,6 +173,18 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
     async def read_nodes() -> dict[str, str]:
         """Return the address of each node at which the others reach its workers."""
         return {str(node): address for node, address in driver.nodes.addresses().items()}
+
+    @people.get("/demand")
+    async def read_demand() -> Useful:
+        """Return how many replicas the job could use, whatever there is room for."""
+        demand, policy = driver.core.demand, driver.core.policy
+        return Useful(
+            useful=demand.ask_replicas,
+            sizes=list(policy.sizes(max(demand.ask_replicas, policy.min_replicas))),
+            slots=demand.num_slots,
+            canSuspend=demand.can_suspend,
+            reason=str((driver.board.decision or {}).get("reason") or ""),
+        )
 
     @people.get("/explain")
     async def explain() -> list[Reasoned]:
@@ -170,9 +222,22 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
         return await _request(driver, events.StopRequested(at_once=(body or StopBody()).now))
 
     @people.post("/suspend", status_code=202)
-    async def suspend() -> Accepted:
+    async def suspend(body: SuspendBody | None = None) -> Accepted:
         """Stop the job at the next step boundary, with a checkpoint to go on from."""
-        return await _request(driver, events.SuspendRequested())
+        said = body or SuspendBody()
+        event = events.SuspendRequested(reason=in_one_line(said.reason), notice_s=said.notice_s)
+        return await _request(driver, event)
+
+    @people.post("/nodes/{node}/leave", status_code=202)
+    async def leave(node: str, body: LeaveBody | None = None) -> Accepted:
+        """Let what a node runs leave at a step boundary, and start nothing there any more."""
+        said, head = body or LeaveBody(), driver.node_of(NodeId(node))
+        if head is None:
+            raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no node {node}")
+        reason = in_one_line(said.reason)
+        return await _request(
+            driver, events.NodeLeaving(node=head, notice_s=said.notice_s, reason=reason)
+        )
 
     @people.post("/replicas/{replica}/drain", status_code=202)
     async def drain(replica: str, body: DrainBody | None = None) -> Accepted:

@@ -191,6 +191,11 @@ class JobDriver:
         self.nodes.learn(joined.node, facts)
         self._joint_hosts.greet(joined, facts, now_s=self._clock.now_s())
 
+    def node_of(self, host: NodeId) -> NodeId | None:
+        """Return the node that a host is, or is one of several of; None: it has not come."""
+        head = self._joint_hosts.head_of(host)
+        return head if self.nodes.life_of(head) is not None else None
+
     def detach(self, node: NodeId, channel: NodeChannel) -> None:
         """Note that a connection ended; the node is lost only some time after."""
         self.nodes.detach(node, channel, now_s=self._clock.now_s())

@@ -120,6 +120,11 @@ class HostGroups:
         host = self._hosts.get(part)
         return host is None or (host.alone is None and host.head in ("", head))
 
+    def head_of(self, host: NodeId) -> NodeId:
+        """Return the node that a host is one with others of, by its head; itself: of none."""
+        known = self._hosts.get(host)
+        return NodeId(known.head) if known is not None and known.head else host
+
     def hear_alone(self, said: HostAlone, *, now_s: float) -> str | None:
         """Take note that a host is alone; say what is wrong with that, None: nothing."""
         known = self._hosts.get(said.node)

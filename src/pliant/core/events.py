@@ -319,10 +319,12 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeaving:
-    """The agent of a node was told to end: what it runs has ``notice_s`` to leave."""
+    """A node is to go, as its agent or the outside says: what it runs has ``notice_s`` to leave."""
 
     node: NodeId
     notice_s: float
+    reason: str = ""
+    """For whom, or why, as the outside says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +420,9 @@ class SuspendRequested:
 
     reason: str = ""
     """Why, if the outside wants it and no person."""
+
+    notice_s: float | None = None
+    """How long that may take.  None: as long as a step may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

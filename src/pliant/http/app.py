@@ -77,9 +77,7 @@ class Bearer:
         """Answer a request that does not show the token; hand on what does."""
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
-        elif self._token is not None and not is_token(
-            Headers(scope=scope).get("authorization", ""), self._token
-        ):
+        elif self._token is not None and not shows_token(Headers(scope=scope), self._token):
             refusal = JSONResponse(
                 {"detail": f"{self._whose}'s token is missing or wrong"},
                 status.HTTP_401_UNAUTHORIZED,
@@ -107,9 +105,14 @@ class Bearer:
             self._in_flight[uid] -= 1
 
 
-def is_token(header: str, token: str) -> bool:
-    """Whether an Authorization header shows the token."""
-    return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+def shows_token(headers: Headers, token: str) -> bool:
+    """Whether a request shows the token, as a bearer or in ``X-Pliant-Token``.
+
+    What stands between may have a use of its own for Authorization, as Kubernetes' API server has.
+    """
+    shown = headers.get("x-pliant-token")
+    said = headers.get("authorization", "") if shown is None else f"Bearer {shown}"
+    return hmac.compare_digest(said.encode(), f"Bearer {token}".encode())
 
 
 def _limited(receive: Receive) -> Receive:

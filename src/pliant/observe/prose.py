@@ -217,7 +217,8 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     ),
     "exited": _exited,
     "node_leaving": lambda r, who: (
-        f"node {r.get('node')} was told to end: its replicas have {_seconds(r.get('notice_s'))}"
+        f"node {r.get('node')} is to leave{f', {why}' if (why := r.get('reason')) else ''}: its"
+        f" replicas have {_seconds(r.get('notice_s'))}"
     ),
     "node_silent": lambda r, who: (
         f"nothing is heard of the agent of node {r.get('node')}"

@@ -284,7 +284,7 @@ _VERBS = {
     "running": _Verb(events.Running, _NODE, "", (_RUNS, _option("ailing", _NAMES))),
     "node-lost": _Verb(events.NodeLost, _NODE, "others", (_option("left", _YES, of="has_left"),)),
     "node-silent": _Verb(events.NodeSilent, _NODE, "others"),
-    "node-leaving": _Verb(events.NodeLeaving, _NODE, "", (_NOTICE,)),
+    "node-leaving": _Verb(events.NodeLeaving, _NODE, "", (_NOTICE, _REASON)),
     "node-failed": _Verb(events.NodeFailed, _NODE, "reason"),
     "died": _Verb(events.DiedTogether, {}, "replicas"),
     "exit": _Verb(events.Exited, _EXIT, "detail"),
@@ -316,7 +316,9 @@ _VERBS = {
         "",
         (_option("now", _YES, of="at_once"), _option("pressed", _YES, of="is_pressed")),
     ),
-    "suspend": _Verb(events.SuspendRequested, {}, "", (_REASON,)),
+    "suspend": _Verb(
+        events.SuspendRequested, {}, "", (_REASON, _option("notice_s", _or_none(_SECONDS)))
+    ),
     "offer": _Verb(
         events.Offered,
         {"replicas": _COUNT},

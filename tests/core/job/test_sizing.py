@@ -201,3 +201,21 @@ def test_each_of_those_that_leave_a_node_is_no_decision_of_its_own() -> None:
         "stay at 2 replicas: 4 wanted, room for 2",
     ]
     assert "stay at 4" in told[-3]
+
+
+def test_for_whom_a_node_is_taken_is_said_also_if_its_agent_says_later_that_it_leaves() -> None:
+    """Kubernetes: the operator says for whom, then the pod is told to end, which says no more."""
+    told = NODE_LEAVES.replace("node-leaving n1", "node-leaving n1 reason=b/urgent")
+    told = told.replace("prepared 2", "node-leaving n1 notice_s=5\nprepared 2", 1)
+    job, _ = controller.begin(now_s=0.0, settings=GIVEN)
+    reasons, why = [], set()
+
+    for line in told.splitlines():
+        for event in parse(line.split()):
+            job, ready = controller.step(job, event, now_s=1.0, settings=GIVEN)
+            reasons += [ready.decision.reason] if ready.decision is not None else []
+            why |= {(one.reason, one.due_s) for one in job.replicas.values() if one.is_reclaimed}
+
+    assert reasons[-2].endswith("room for 2 after 2 reclaimed (b/urgent)")
+    assert ("node n1 leaves, b/urgent", 6.0) in why  # the shorter notice, that reason
+    assert all("b/urgent" in reason for reason, _ in why)

@@ -222,8 +222,10 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
             lifecycle.stop(tx, StopKind.STOP)
             if is_pressed:
                 lifecycle.press(tx)
-        case events.SuspendRequested(reason=reason):
+        case events.SuspendRequested(reason=reason, notice_s=notice_s):
             lifecycle.suspend(tx, reason)
+            if notice_s is not None:
+                lifecycle.press(tx, notice_s)
         case events.Offered():
             requests.on_offered(tx, event)
         case events.Reclaimed(replicas=names, notice_s=notice_s):

@@ -126,7 +126,7 @@ def _end_for(tx: Transaction, reason: str) -> None:
 
 
 def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
-    """Let those leave between two steps that a node runs whose agent was told to end.
+    """Let those leave between two steps that a node runs which is to go.
 
     As what the outside reclaims: nobody asks whether the job can spare them, and nothing is started
     there any more.  Where nobody else has the state, or room to take it over, it is saved and the
@@ -147,9 +147,11 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
             return
     here = [name for name, replica in job.replicas.items() if replica.node == node]
     devices = job.nodes.devices.put(node, min(job.nodes.devices[node], len(here)))
-    tx.job.nodes = replace(job.nodes, devices=devices, leaving=job.nodes.leaving | {node})
+    reason = event.reason or job.nodes.leaving.get(node, "")
+    tx.job.nodes = replace(job.nodes, devices=devices, leaving=job.nodes.leaving.put(node, reason))
+    why = f"node {node} leaves" + f", {reason}" * bool(reason)
     for name in here:
-        replicas.send_away(tx, name, event.notice_s, f"node {node} leaves", is_reclaimed=True)
+        replicas.send_away(tx, name, event.notice_s, why, is_reclaimed=True)
 
 
 def _is_irreplaceable(job: Job, node: NodeId) -> bool:
@@ -175,7 +177,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             labels=tx.job.nodes.labels.drop(node),
             apart=node_pauses.without(tx.job.nodes.apart, node),
             aside=tx.job.nodes.aside.drop(node),
-            leaving=tx.job.nodes.leaving - {node},
+            leaving=tx.job.nodes.leaving.drop(node),
             silent=tx.job.nodes.silent - {node},
         )
     for name, replica in lost.items():

@@ -171,6 +171,7 @@ def view(job: Job, settings: JobSettings) -> PolicyView:
         num_slots=job.start.reference.num_slots if job.start.reference else None,
         offered=job.offer.replicas,
         offer_reason=job.offer.reason,
+        taken_for="; ".join(sorted({*filter(None, job.nodes.leaving.values())})),
         reclaimed=reclaimed if job.offer.replicas is None else 0,
         is_urgent=job.sizing.is_urgent or job.phase is JobPhase.STARTING,
         pace=job.sizing.pace,

@@ -200,8 +200,8 @@ class Nodes:
     unheard: Table[NodeId, float] = field(default_factory=Table)
     """Nodes that count as lost only at this moment: they hold the last copy of the state."""
 
-    leaving: frozenset[NodeId] = frozenset()
-    """Nodes whose agents were told to end: nothing is started there any more."""
+    leaving: Table[NodeId, str] = field(default_factory=Table)
+    """Nodes that are to go, and why if the outside has said so: nothing new is started there."""
 
     silent: frozenset[NodeId] = frozenset()
     """Nodes whose agents are connected and say nothing.  Until they speak nothing is started there,
@@ -525,7 +525,7 @@ def heard_devices(job: Job) -> int:
 
 def free_devices(job: Job) -> dict[NodeId, int]:
     """Return the nodes that have devices no process is on, with how many."""
-    unused = job.nodes.leaving | job.nodes.silent
+    unused = job.nodes.leaving.keys() | job.nodes.silent
     free = {node: count for node, count in job.nodes.devices.items() if node not in unused}
     for replica in job.replicas.values():
         if replica.node in free:

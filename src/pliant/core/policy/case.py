@@ -49,6 +49,9 @@ class PolicyView:
     offer_reason: str = ""
     """What the outside says about that, for people."""
 
+    taken_for: str = ""
+    """Why nodes leave, as the outside has said."""
+
     reclaimed: int = 0
     """Devices that the outside takes back and that still run a replica."""
 

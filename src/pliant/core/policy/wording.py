@@ -65,7 +65,9 @@ def _shortage(case: PolicyCase) -> str:
     policy, view = case.policy, case.view
     cause = f"{case.wanted} wanted, room for {case.capacity}"
     if view.reclaimed:
-        cause += f" after {view.reclaimed} reclaimed"
+        cause += f" after {view.reclaimed} reclaimed" + f" ({view.taken_for})" * bool(
+            view.taken_for
+        )
     cause += beside(view)
     if view.offer_reason and view.offered is not None and view.offered <= view.devices:
         cause += f" ({view.offer_reason})"
