@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
@@ -31,7 +33,7 @@ from pliant.core.heartbeats import HEARTBEAT_S
 from pliant.core.text import in_one_line
 from pliant.core.values import Incarnation, ReplicaId, TlsFiles
 from pliant.machine.clock import TICK_S, Clock
-from pliant.machine.event_loop import cancelled
+from pliant.machine.event_loop import aside, cancelled
 from pliant.machine.interfaces import send_again_soon
 from pliant.machine.tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
 from pliant.wire.codec import (
@@ -209,6 +211,7 @@ class Uplink:
             try:
                 self._tried = self._places()
                 url = self._encrypted(self._tried[turn % len(self._tried)])
+                await aside(_resolve, url)
                 async with connect(
                     url,
                     ssl=self._trust(url),
@@ -350,6 +353,15 @@ class Uplink:
                 self._on_join(told)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]
+
+
+def _resolve(url: str) -> None:
+    """Wait for a name, where nothing that ends must wait for it, as it does for asyncio's pool.
+
+    Raises:
+        OSError: nobody knows it.
+    """
+    socket.getaddrinfo(urlsplit(url).hostname, None, type=socket.SOCK_STREAM)
 
 
 def _detail(response: Response) -> str:

@@ -156,14 +156,14 @@ def agent(
     require_engine("pliant agent")
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
-    here = HostDevices.of(os.environ, kind)
+    here, give_up_s = HostDevices.of(os.environ, kind), seconds("--give-up", give_up)
     config = AgentConfig(
         node=several_hosts.node_named(node),
-        address=several_hosts.reached_at(several_hosts.address_of(join), interface),
+        address=several_hosts.address_here(join, interface, give_up_s),
         devices=here.require(devices or here.count(), f"--devices {devices}"),
         device_name=here.device_name,
         environment=dict(os.environ),
-        give_up_s=seconds("--give-up", give_up),
+        give_up_s=give_up_s,
         grace_s=seconds("--grace", grace),
         labels=labels_of("--label", label) if label else (),
         tls=tls_files(tls_ca, tls_certificate, tls_key),

@@ -17,17 +17,20 @@ import asyncio
 import contextlib
 import re
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pliant.agent.node_facts import AgentConfig
+from pliant.agent.output import nobody_listens
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.job_settings import hosts_of, job_name, tls_of
 from pliant.cli.settings import Resolved, Settings, with_values
-from pliant.cli.terminal import PlainConsole, complain, say_aside
+from pliant.cli.terminal import PlainConsole, complain, patient_output, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.errors import (
     EXIT_FAILED,
@@ -37,10 +40,11 @@ from pliant.core.errors import (
     ConfigError,
     PermanentError,
 )
-from pliant.core.text import counted
+from pliant.core.text import counted, line_left
 from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.machine.interfaces import (
+    UnknownHostError,
     address_named,
     address_towards,
     addresses_in_words,
@@ -354,6 +358,26 @@ def reached_at(coordinator: str, interface: str | None) -> str:
     return address
 
 
+def address_here(join: str, interface: str | None, wait_s: float) -> str:
+    """Return where the other hosts reach the replicas of this one.
+
+    ``wait_s``: how long a name of the coordinator is waited for that is not known yet; where the
+    ``interface`` is given, whoever connects waits for it.
+
+    Raises:
+        ConfigError: as of ``reached_at`` and ``address_of``.
+    """
+    pause, until_s = threading.Event(), time.monotonic() + wait_s
+    while interface is None:
+        try:
+            return reached_at(address_of(join), None)
+        except UnknownHostError:
+            if time.monotonic() >= until_s:
+                raise
+            pause.wait(POLL_S)
+    return address_named(interface, "--interface")
+
+
 def address_of(join: str) -> str:
     """Return the address of the first coordinator that ``--join`` names and this host can find.
 
@@ -405,9 +429,18 @@ def _is_there_in_time(path: Path) -> bool:
 
 def run_agent(join: str, token_file: Path, config: AgentConfig, *, is_job: bool) -> int:
     """Run an agent until the job ends; return an exit code, ``is_job``: the job's."""
-    return exit_code_of(
-        lambda: separate.run_agent(join, token_file, config, say_aside), is_job=is_job
-    )
+    with patient_output():
+        return exit_code_of(
+            lambda: separate.run_agent(
+                join, token_file, config, say_aside, nobody_listens if is_job else _print_line
+            ),
+            is_job=is_job,
+        )
+
+
+def _print_line(worker: str, line: str) -> None:
+    sys.stdout.write(f"{worker} | {line_left(line)}\n")
+    sys.stdout.flush()
 
 
 def exit_code_of(run: Callable[[], EndJob | None], *, is_job: bool) -> int:
@@ -417,7 +450,7 @@ def exit_code_of(run: Callable[[], EndJob | None], *, is_job: bool) -> int:
     except PermanentError as error:
         is_input = isinstance(error, ConfigError)
         return complain(str(error), EXIT_USAGE if is_input else EXIT_FAILED)
-    if end is None:
-        return EXIT_INTERRUPTED
+    if end is None:  # an agent has left in order
+        return EXIT_INTERRUPTED if is_job else EXIT_OK
     say_aside(f"the job has ended: {end.reason}")
     return end.exit_code if is_job else EXIT_OK

@@ -144,17 +144,22 @@ def address_towards(address: str) -> str:
         ) from None
 
 
+class UnknownHostError(ConfigError):
+    """No host of a name is known here; it may be later."""
+
+
 def resolved(host: str, option: str) -> str:
     """Return the address of a host, as this one finds it.
 
     Raises:
-        ConfigError: it has none that is known here.
+        UnknownHostError: it has none that is known here.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no name"
-        raise ConfigError(f"{option} {host}: no host of this name is known here: {why}") from None
+        sentence = f"{option} {host}: no host of this name is known here: {why}"
+        raise UnknownHostError(sentence) from None
     return str(found[0][4][0])
 
 

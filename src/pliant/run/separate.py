@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pliant.agent.agent import Agent
 from pliant.agent.node_facts import AgentConfig
-from pliant.agent.output import nobody_listens
+from pliant.agent.output import OutputListener, nobody_listens
 from pliant.agent.uplink import Places
 from pliant.core.commands import EndJob
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, ConfigError, PermanentError
@@ -65,10 +65,15 @@ def run_coordinator(
 
 
 def run_agent(
-    join: str, token_file: Path, config: AgentConfig, say: Callable[[str], None]
+    join: str,
+    token_file: Path,
+    config: AgentConfig,
+    say: Callable[[str], None],
+    listener: OutputListener = nobody_listens,
 ) -> EndJob | None:
     """Run workers for the coordinator where ``join`` says; return how the job ended, None if
-    interrupted.  ``say`` tells people that it begins to look for the coordinator.
+    interrupted.  ``say`` tells people that it begins to look for the coordinator, ``listener`` what
+    workers print.
 
     Raises:
         ConfigError: the places or the token cannot be used.
@@ -78,7 +83,7 @@ def run_agent(
     if config.tls is not None:
         client_context(config.tls)  # what is refused is said in one sentence
     say(f"this host joins the job at {join}")
-    return asyncio.run(_serve(Agent(config), places, token, say))
+    return asyncio.run(_serve(Agent(config, listener=listener), places, token, say))
 
 
 async def _coordinate(
