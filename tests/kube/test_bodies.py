@@ -87,13 +87,14 @@ def test_a_coordinator_listens_where_its_certificate_names_it() -> None:
     secret = bodies.coordinator_pod(job(tls=TLS), image="pliant:1")["spec"]
 
     assert plain["containers"][0]["command"] == [
-        *("pliant", "coordinator", "/etc/pliant/job/job.yaml", "--listen", "$(POD_IP):7000"),
+        *("pliant", "coordinator", "--listen", "$(POD_IP):7000"),
         *("--name", "gpt", "--out", "/var/run/pliant/run"),
         *("--token-file", "/etc/pliant/token/token", "--register", "configmap:gpt-register"),
+        "/etc/pliant/job/job.yaml",
     ]
     command = secret["containers"][0]["command"]
-    assert command[4] == "gpt-coordinator.team-a.svc:7000"
-    assert command[-1] == "--tls-any-node"
+    assert command[3] == "gpt-coordinator.team-a.svc:7000"
+    assert command[-2] == "--tls-any-node"
     tls = {"name": "pliant-tls", "secret": {"secretName": "gpt-tls", "defaultMode": 0o400}}
     assert tls in secret["volumes"]
     assert tls not in plain["volumes"]

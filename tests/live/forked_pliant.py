@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.live.forking import ForkedServer
 
 from pliant.agent.node_facts import AgentConfig
+from pliant.agent.output import OutputListener
 from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.core.commands import EndJob
@@ -22,10 +23,14 @@ from pliant.run.separate import run_agent as agent_of
 
 
 def run_agent(
-    url: str, token_file: Path, config: AgentConfig, say: Callable[[str], None]
+    url: str,
+    token_file: Path,
+    config: AgentConfig,
+    say: Callable[[str], None],
+    listener: OutputListener,
 ) -> EndJob | None:
     """Run it with a fork server that is forked."""
-    return agent_of(url, token_file, replace(config, start_server=ForkedServer), say)
+    return agent_of(url, token_file, replace(config, start_server=ForkedServer), say, listener)
 
 
 if __name__ == "__main__":

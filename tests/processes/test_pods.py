@@ -5,18 +5,30 @@ Real processes on loopback.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 import pytest
+from tests.kube.config_maps import NAME, FakeConfigMaps, config_maps
+from tests.live.prompt import run_typed
+from tests.live.stage import FORKED_PLIANT, Program, Stage, stage
+from tests.processes.test_cli import environment
 
-from pliant.core.errors import EXIT_OK
+from pliant.core.errors import EXIT_OK, EXIT_TAKEN_OVER
 
-WAIT_S = 60.0
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(480)]
+
+WAIT_S = 120.0
 AGENT = ("agent", "--token-file", "token", "--node", "a", "--devices", "1")
 NOWHERE = ("--join", "nowhere.invalid:7000", "--interface", "127.0.0.1")
 
@@ -110,3 +122,144 @@ def test_the_first_process_of_a_container_reaps_and_passes_signals_on(home: Path
     assert left == [agent]
     namespace.communicate(timeout=WAIT_S)
     assert namespace.returncode == EXIT_OK
+
+
+SCRIPT = """\
+import os, sys, threading, torch, pliant
+pliant.seed(1)
+model = torch.nn.Linear(4, 1)
+x = torch.randn(512, 4)
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
+                    dataset=data, global_batch_size=32, micro_batch_size=4) as session:
+    for step in session.steps(int(sys.argv[1])):
+        for a, b in step:
+            step.backward(torch.nn.functional.mse_loss(model(a), b))
+        while os.path.exists("wait") and session.committed >= 10:
+            threading.Event().wait(0.05)
+        threading.Event().wait(float(os.environ.get("PACE", 0)))
+    if session.leader:
+        print("digest", session.committed, session.state_digest(), flush=True)
+"""
+
+STEPS = 40
+
+JOB = f"""\
+apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata:
+  name: job
+spec:
+  command: [train.py, "{STEPS}"]
+  elasticPolicy:
+    minReplicas: 1
+    maxReplicas: 2
+"""
+
+
+class Pods:
+    """A coordinator and agents of one job; each coordinator has a directory of its own."""
+
+    def __init__(self, home: Path, served: FakeConfigMaps, here: Stage) -> None:
+        self.home, self.served, self.here = home, served, here
+        (home / "job.yaml").write_text(JOB)
+        self.node = home / "node"
+        self.node.mkdir()
+        (self.node / "train.py").write_text(SCRIPT)
+        self.around = environment(home) | served.kubeconfig(home) | {"PACE": "0.1"}
+        self.around["PLIANT_TERMINATION_LOG"] = str(home / "termination-log")
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self.port = sock.getsockname()[1]
+        self.lives = 0
+
+    def coordinate(self) -> Program:
+        """Start a coordinator as in a new pod: it finds no files."""
+        self.lives += 1
+        words = ["-m", "pliant", "coordinator", "--name", "job"]
+        words += ["--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.home / "token")]
+        words += ["--out", str(self.home / f"out{self.lives}"), "--register", f"configmap:{NAME}"]
+        words += [str(self.home / "job.yaml")]
+        said = self.home / f"coordinator{self.lives}"
+        return self.here.start(*words, out=said, environment=self.around, cwd=self.home)
+
+    def employ(self, node: str) -> Program:
+        words: list[object] = [
+            FORKED_PLIANT,
+            "agent",
+            "--join",
+            f"127.0.0.1:{self.port}",
+            "--node",
+            node,
+            "--devices",
+            "1",
+        ]
+        words += ["--token-file", str(self.home / "token"), "--interface", "127.0.0.1"]
+        return self.here.start(*words, out=self.home / node, environment=self.around, cwd=self.node)
+
+    def ask(self, path: str) -> dict[str, Any]:
+        """Ask the coordinator; nothing, while there is none."""
+        try:
+            answer = httpx.get(
+                f"http://127.0.0.1:{self.port}/v1/{path}",
+                headers={"X-Pliant-Token": (self.home / "token").read_text().strip()},
+                trust_env=False,
+            )
+        except httpx.HTTPError:
+            return {}
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def wait_for(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the status is so."""
+        until_s = time.monotonic() + WAIT_S
+        while not is_so(status := self.ask("status")):
+            assert time.monotonic() < until_s, f"{status}\n{self.said()}"
+            time.sleep(0.05)
+        return status
+
+    def said(self) -> str:
+        names = sorted(path for path in self.home.iterdir() if path.is_file())
+        return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in names)
+
+
+@pytest.fixture
+def pods(home: Path) -> Iterator[Pods]:
+    with config_maps() as served, stage(forked=True) as here:
+        yield Pods(home, served, here)
+
+
+def is_training(num_replicas: int, after: int = 0) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: (
+        status.get("step", 0) > after
+        and sum(one["state"] == "training" for one in status["replicas"]) == num_replicas
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_coordinator_that_is_ended_leaves_the_job_to_the_next_which_has_no_files(
+    pods: Pods, how: signal.Signals
+) -> None:
+    first, agents = pods.coordinate(), [pods.employ("a"), pods.employ("b")]
+    (pods.node / "wait").touch()
+    pods.wait_for(is_training(2, after=2))
+    first.send_signal(how)
+    assert first.wait(WAIT_S) == (EXIT_TAKEN_OVER if how is signal.SIGTERM else -how), pods.said()
+    second = pods.coordinate()
+    status = pods.wait_for(is_training(2))
+    (pods.node / "wait").unlink()
+
+    assert second.wait(WAIT_S) == EXIT_OK, pods.said()
+    assert [agent.wait(WAIT_S) for agent in agents] == [EXIT_OK, EXIT_OK], pods.said()
+    told = json.loads((pods.home / "termination-log").read_text())
+    assert (told["exitCode"], told["state"], told["step"]) == (0, "finished", STEPS)
+    assert status["steps_lost"] == 0
+    assert {one["name"] for one in status["replicas"]} == {"r1", "r2"}  # who trained went on
+    alone = run_typed("train.py", str(STEPS), cwd=pods.node, environment=environment(pods.home))
+    assert (
+        f"| {alone.stdout.strip()}" in (pods.home / "a").read_text() + (pods.home / "b").read_text()
+    ), pods.said()
+
+    (pods.home / "termination-log").unlink()
+    assert pods.coordinate().wait(WAIT_S) == EXIT_OK, pods.said()
+    assert json.loads((pods.home / "termination-log").read_text()) == told

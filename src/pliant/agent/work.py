@@ -118,7 +118,8 @@ class JobHere:
             _check_sizes(told, self._config)
             _check_room(told, self._config.devices)
             here, node = self._config.here, self._config.node
-            self.work = placed(told, here, node, self._config.tls)
+            home = self._config.environment.get("HOME", "")
+            self.work = placed(told, here, node, self._config.tls, home)
             self._told = told
             if not sees(told):
                 looks = int(self._config.give_up_s) + PASSING_ON_LOOKS
@@ -147,8 +148,12 @@ def _is_same(told: Work, before: Work) -> bool:
     return replace(told, digest=before.digest) == before
 
 
-def placed(work: Work, here: Path, node: NodeId, tls: TlsFiles | None = None) -> Work:
+def placed(
+    work: Work, here: Path, node: NodeId, tls: TlsFiles | None = None, home: str = ""
+) -> Work:
     """Return a job with its directories, and files of ``tls``, as they are on this node.
+
+    ``home``: where its files go if nothing can be written ``here``, as in a container.
 
     Raises:
         ConfigError: this node has not what the job needs.
@@ -162,7 +167,7 @@ def placed(work: Work, here: Path, node: NodeId, tls: TlsFiles | None = None) ->
     if work.tls is not None and tls is not None and tls.is_whole:
         work = replace(work, tls=tls)
     _check_tls(work)
-    return replace(work, cwd=str(cwd), out=str(_run_directory(work, here, node)))
+    return replace(work, cwd=str(cwd), out=str(_run_directory(work, here, node, home)))
 
 
 def named(work: Work) -> str:
@@ -216,7 +221,8 @@ def _is_alike(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
 
 
 def _working_directory(work: Work, here: Path) -> Path:
-    places = [place for place in (Path(work.cwd), here) if _is_open(place)]
+    named = [Path(work.cwd), here] if work.cwd else [here]
+    places = [place for place in named if _is_open(place)]
     if places and not work.digest:
         return places[0]
     found = {place: file for place in places if (file := file_of(work.command, place))}
@@ -237,11 +243,13 @@ def _working_directory(work: Work, here: Path) -> Path:
     )
 
 
-def _run_directory(work: Work, here: Path, node: NodeId) -> Path:
+def _run_directory(work: Work, here: Path, node: NodeId, home: str) -> Path:
     if sees(work):
         return Path(work.out)
     if not work.holder:
         raise ConfigError(f"{work.out} of job {work.job} is no directory on this node")
+    if home and not os.access(here, os.W_OK):
+        here = Path(home)
     own = here / "runs" / work.holder / node
     try:
         for directory in (own.parent, own):

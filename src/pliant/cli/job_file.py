@@ -42,8 +42,10 @@ class WhatToRun:
     """That of the job file, in which the job works; None: where the command was typed."""
 
 
-def read_command(target: str, arguments: list[str]) -> WhatToRun:
+def read_command(target: str, arguments: list[str], *, is_elsewhere: bool = False) -> WhatToRun:
     """Return what to run: a script with its arguments, or what a job file names.
+
+    ``is_elsewhere``: a script that a job file names is where the agents are.
 
     Raises:
         ConfigError: the file is missing, is no job, or arguments follow a job file.
@@ -70,7 +72,9 @@ def read_command(target: str, arguments: list[str]) -> WhatToRun:
         say_aside(f"{target}: {', '.join(unused)} are for a cluster; here they are ignored")
     directory, words = path.absolute().parent, list(job.spec.command)
     beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
-    if words[0] == MODULE:
+    if is_elsewhere:
+        pass
+    elif words[0] == MODULE:
         words = _module(words, directory, beside)
     elif file_of(words, directory) is None:
         raise ConfigError(f"the script {words[0]} does not exist{beside}")

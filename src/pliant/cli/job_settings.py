@@ -19,6 +19,7 @@ from pliant.core.tenancy import PoolPlace
 from pliant.core.values import FromCheckpoint, TlsFiles
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
+from pliant.run.job_config import is_config_map
 from pliant.spec.load import check
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import ElasticPolicy, core_policy
@@ -138,7 +139,7 @@ def policy_of(settings: Settings) -> Policy:
 def register_of(settings: Settings) -> str | None:
     """Return where the register lies; None: in the directory of the run."""
     given = settings["register"]
-    if given.value is None or "://" in given.value:
+    if given.value is None or "://" in given.value or is_config_map(given.value):
         return None if given.value is None else str(given.value)
     return str(Path(given.value).absolute())
 

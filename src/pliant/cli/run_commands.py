@@ -85,8 +85,10 @@ def coordinator(
     new one takes over.
     """
     from pliant.cli import several_hosts, start
+    from pliant.run.job_config import is_config_map
 
-    what = read_command(target, arguments or [])
+    is_elsewhere = is_config_map(given.get("register"))
+    what = read_command(target, arguments or [], is_elsewhere=is_elsewhere)
     settings = resolve(given, os.environ, what.job)
     planned = several_hosts.planned_coordinator(what.words, settings, os.environ)
     planned = start.working_in(planned, what.directory)

@@ -278,7 +278,7 @@ SETTINGS = (
         name="register",
         metavar="PLACE",
         help="Where another host finds what a coordinator must not forget: a directory that the"
-        " hosts share, or s3://BUCKET/DIR."
+        " hosts share, s3://BUCKET/DIR, or configmap:NAME of the namespace of its pod."
         "  [default: in --out, for this host alone]",
     ),
     Setting(

@@ -59,6 +59,7 @@ from pliant.machine.interfaces import (
 from pliant.observe.history import read_history
 from pliant.run import separate
 from pliant.run.host_devices import HostDevices
+from pliant.run.job_config import is_config_map
 from pliant.run.register_location import FILE_MARK, listed, places_now
 from pliant.run.run_directory import RUNS, TOKEN_S, missing_token
 from pliant.wire.bounds import NAME, name_from
@@ -194,7 +195,8 @@ def planned_coordinator(
     address, host = None, ""
     if place is not None:
         named, port = split_place(place, "--listen")
-        address = address_named(named, "--listen")
+        pod = environ.get("POD_IP") if is_config_map(settings["register"].value) else None
+        address = pod or address_named(named, "--listen")  # a Service's name may be known later
         host = address if any(one.interface == named for one in host_addresses()) else named
     out = settings["out"].value or RUNS / job_name(settings, command)
     fixed = with_values(settings, out=out, resume=run_files.holds_run(out), port=port)

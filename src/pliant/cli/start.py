@@ -297,19 +297,9 @@ def attached(start: Start, *, as_json: bool) -> int:
     code = EXIT_FAILED
     try:
         with view:
-            if start.is_apart:
-                token = config.token_file or out / run_files.TOKEN
-                takes_part = start.agent is not None
-                said = partial(invite, token, takes_part=takes_part, is_quiet=as_json)
-                code = run_coordinator(
-                    config,
-                    observer=view,
-                    on_serving=said,
-                    sock=start.sock,
-                    agent=start.agent,
-                )
-            else:
-                code = run_job(config, observer=view)
+            code = _ran(start, config, view, is_quiet=as_json)
+        if config.is_pod:  # decided, and told where whoever started this pod looks
+            return EXIT_OK
     except ConflictError as error:
         return complain(str(error), EXIT_TAKEN_OVER)
     except NotBegunError as error:
@@ -331,6 +321,20 @@ def attached(start: Start, *, as_json: bool) -> int:
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
         complain(view.board.reason or NOT_STARTED, code)
     return code
+
+
+def _ran(start: Start, config: JobConfig, view: ShownView, *, is_quiet: bool) -> int:
+    """Run a job to its end; return its exit code."""
+    if not start.is_apart:
+        return run_job(config, observer=view)
+    token, takes_part = config.token_file or config.out / run_files.TOKEN, start.agent is not None
+    return run_coordinator(
+        config,
+        observer=view,
+        on_serving=partial(invite, token, takes_part=takes_part, is_quiet=is_quiet),
+        sock=start.sock,
+        agent=start.agent,
+    )
 
 
 def _on_these_devices(start: Start) -> str | None:

@@ -167,7 +167,9 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
     @people.get("/status")
     async def read_status() -> dict[str, Any]:
         """Return what the job is doing now; the shape is that of ``pliant status --json``."""
-        return driver.board.as_json(idle_s=driver.idle_s, waits_for=driver.waits_for)
+        return driver.board.as_json(
+            idle_s=driver.idle_s, waits_for=driver.waits_for, unreached=driver.register.trouble
+        )
 
     @people.get("/nodes")
     async def read_nodes() -> dict[str, str]:

@@ -271,11 +271,13 @@ class JobDriver:
         if now_s >= self._look_at_s or self._clock.has_slept:
             self._clock.has_slept = False
             self._look_at_s = now_s + LOOK_S
+            was_reached = self.register.trouble is None
             try:
-                await self.register.confirm()
+                await self.register.confirm_if_changed()
                 self.confirmations += 1
             except OSError as error:  # it was not seen; whatever needs it asks again
-                _log.warning("the register could not be read: %s", error)
+                if was_reached:
+                    _log.warning("the register could not be read: %s", error)
 
     def _stop_if_register_is_gone(self) -> None:
         """Ask for the last boundary: what is kept there another may go on from."""

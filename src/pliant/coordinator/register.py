@@ -20,7 +20,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -63,9 +63,19 @@ class _OwnWrite:
 class StoredRegister:
     """One register in one place, for one coordinator; every method may block on the storage."""
 
-    def __init__(self, place: RegisterPlace, token: str = "", command: Sequence[str] = ()) -> None:
-        """``token``: of agents on other hosts, ``command``: what they run; empty: none."""
+    def __init__(
+        self,
+        place: RegisterPlace,
+        token: str = "",
+        command: Sequence[str] = (),
+        *,
+        may_have_changed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``token``: of agents on other hosts, ``command``: what they run; empty: none;
+        ``may_have_changed``: since this one has read or written, raises OSError if nobody knows.
+        """
         self._place = place
+        self.may_have_changed = may_have_changed
         said = {"token": token, "command": json.dumps(list(command)) if command else ""}
         self._digests = {name: _digest_of(text) for name, text in said.items() if text}
         self._writer = uuid.uuid4().hex
@@ -201,6 +211,8 @@ class HeldRegister:
     def __init__(self, register: StoredRegister, *, is_sole: bool = False) -> None:
         """``is_sole``: no other coordinator can reach the agents of this one."""
         self.is_gone = False
+        self.trouble: dict[str, Any] | None = None
+        """Since when (``at``) it is not reached, in seconds of the epoch, and why; None: it is."""
         self._stored = register
         self._is_sole = is_sole
         self._recorded: Register | None = None
@@ -227,6 +239,25 @@ class HeldRegister:
                 raise
             self.is_gone = True
 
+    async def confirm_if_changed(self) -> None:
+        """Confirm, unless it is known that nobody has written.
+
+        Raises:
+            ConflictError: another coordinator has taken over.
+            OSError: it is not known.
+        """
+        try:
+            if self._stored.may_have_changed():
+                await self.confirm()
+        except OSError as error:
+            self._note_trouble(error)
+            raise
+        self.trouble = None
+
+    def _note_trouble(self, error: OSError) -> None:
+        since = time.time() if self.trouble is None else self.trouble["at"]
+        self.trouble = {"at": since, "reason": f"{self._stored}: {error.strerror or error}"}
+
     async def write(self, register: Register) -> None:
         """Write, and where it is not known whether that worked, look and write again (R2).
 
@@ -252,6 +283,7 @@ class HeldRegister:
                 self._written_s = time.monotonic()
             except OSError as error:
                 failure = error
+                self._note_trouble(error)
                 _log.warning("the register could not be written: %s", error)
                 await asyncio.sleep(wait_s)
             except RegisterGoneError:
@@ -264,7 +296,7 @@ class HeldRegister:
                     raise
                 conflict = error  # unless it is what failed, and has happened since it was looked
             else:
-                self._recorded = register
+                self._recorded, self.trouble = register, None
                 return
         if conflict is not None:
             raise conflict

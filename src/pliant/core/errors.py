@@ -76,6 +76,10 @@ class ConflictError(PermanentError):
     """Another coordinator has written the register: it has taken over, this one must end."""
 
 
+class HandedOverError(ConflictError):
+    """This coordinator was told to end, and the job is not: the next one takes it over."""
+
+
 class RegisterGoneError(ConflictError):
     """The register is no longer there: its directory was removed or moved."""
 

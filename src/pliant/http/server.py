@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,14 @@ class _Server(uvicorn.Server):
 class Server:
     """One HTTP server; ``start`` and ``stop``, each once."""
 
-    def __init__(self, app: FastAPI, sock: socket.socket, tls: ServedTls | None = None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        sock: socket.socket,
+        tls: ServedTls | None = None,
+        also: Sequence[socket.socket] = (),
+    ) -> None:
+        """``also``: on these, too."""
         self._waiting: Waiting = {}
         protocol: Any = LimitedProtocol if tls is None else partial(_front, tls, self._waiting)
         config = uvicorn.Config(
@@ -103,18 +110,19 @@ class Server:
             timeout_graceful_shutdown=STOP_S,
         )
         self._server = _Server(config)
-        self._socket = sock
+        self._sockets = [sock, *also]
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Return once requests are answered."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._task = asyncio.create_task(self._server.serve(sockets=self._sockets))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)
         if self._task.done():
             self._task.result()
         else:
-            self._socket.listen(WAITING)  # asyncio accepts as many at once as it lets wait
+            for sock in self._sockets:
+                sock.listen(WAITING)  # asyncio accepts as many at once as it lets wait
 
     async def stop(self) -> None:
         """Close the socket and every connection."""
@@ -123,7 +131,8 @@ class Server:
             front.hang_up()
         if self._task is not None:
             await self._task
-        self._socket.close()
+        for sock in self._sockets:
+            sock.close()
 
 
 def _front(tls: ServedTls, waiting: Waiting, **served: Any) -> TlsFront:
@@ -133,10 +142,13 @@ def _front(tls: ServedTls, waiting: Waiting, **served: Any) -> TlsFront:
 
 @contextlib.asynccontextmanager
 async def answering(
-    app: FastAPI, sock: socket.socket, tls: ServedTls | None = None
+    app: FastAPI,
+    sock: socket.socket,
+    tls: ServedTls | None = None,
+    also: Sequence[socket.socket] = (),
 ) -> AsyncIterator[None]:
     """Serve an app meanwhile."""
-    server = Server(app, sock, tls)
+    server = Server(app, sock, tls, also)
     try:
         await server.start()
         yield
@@ -154,11 +166,12 @@ async def serving(
     out: Path,
     tls: ServedTls | None = None,
     is_alone: bool = False,
+    also: Sequence[socket.socket] = (),
 ) -> AsyncIterator[None]:
     """Serve an app, and let others on this machine find it meanwhile; see ``RuntimeFiles``."""
     own = None if tls is None else tls.files
     try:
-        async with answering(app, sock, tls):
+        async with answering(app, sock, tls, also):
             url = url_of(sock, tls)
             files.write(url=url, token=token, out=out, tls=own, is_alone=is_alone)
             yield

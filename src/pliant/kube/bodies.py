@@ -257,11 +257,12 @@ def coordinator_pod(job: KubeJob, *, image: str) -> Body:
 def _coordinator_command(job: KubeJob) -> list[str]:
     # A certificate names the Service; its pod's address is known too late for that.
     host = "$(POD_IP)" if job.spec.tls is None else address_of(job)
-    command = ["pliant", COORDINATOR, f"{JOB_PLACE}/job.yaml", "--listen", f"{host}:{PORT}"]
+    command = ["pliant", COORDINATOR, "--listen", f"{host}:{PORT}"]
     command += ["--name", job.name, "--out", f"{RUN_PLACE}/run"]
     command += ["--token-file", f"{TOKEN_PLACE}/token"]
     command += ["--register", f"configmap:{job.called('register')}"]
-    return command if job.spec.tls is None else [*command, "--tls-any-node"]
+    command += [] if job.spec.tls is None else ["--tls-any-node"]
+    return [*command, f"{JOB_PLACE}/job.yaml"]  # what stands behind it is the script's
 
 
 def environment(names: tuple[str, ...]) -> list[Body]:

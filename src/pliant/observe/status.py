@@ -188,7 +188,13 @@ class Board:
         self._recent = deque(self._recent, RECENT_COMMITS)
         self.timeline.bound()
 
-    def as_json(self, *, idle_s: float | None = None, waits_for: Iterable[str] = ()) -> Record:
+    def as_json(
+        self,
+        *,
+        idle_s: float | None = None,
+        waits_for: Iterable[str] = (),
+        unreached: Record | None = None,
+    ) -> Record:
         """Return the documented shape; what is given only its reader can know."""
         return {
             "job": self.job,
@@ -207,6 +213,7 @@ class Board:
             "waits_for": list(waits_for),
             "steps_lost": self.timeline.steps_lost,
             "stale": self.stale,
+            "register_unreached": unreached,
             "events": [event_json(one) for one in self.timeline.resizes(RECENT_EVENTS)],
             "checkpoint": self.checkpoint,
             "checkpoint_failure": self.checkpoint_failure,

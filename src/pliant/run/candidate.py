@@ -86,7 +86,9 @@ class Candidate:
             ConfigError: the job cannot run like this.
             PermanentError: the coordinator refuses this host, or none was found for too long.
         """
-        location = await aside(open_told_location, self.config.register, self.config.out)
+        location = await aside(
+            open_told_location, self.config.register, self.config.out, self.config.environ
+        )
         try:
             while True:
                 if (reason := await self._follow(location)) is None:

@@ -28,6 +28,7 @@ from pliant.core.errors import (
     EXIT_STOPPED,
     EXIT_USAGE,
     ConflictError,
+    HandedOverError,
     NotBegunError,
     PermanentError,
     PliantError,
@@ -38,6 +39,7 @@ from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.event_loop import END_SIGNALS, WARNING_SIGNALS, aside, cancelled, on_signals
+from pliant.machine.interfaces import is_loopback, loopback
 from pliant.machine.processes import ProcessMark, oom_kills, this_boot
 from pliant.machine.registry import RuntimeFiles, name_taken, running_jobs
 from pliant.machine.tls import ServedTls
@@ -86,11 +88,17 @@ class Host:
     url: str
     token: str
     directory: WatchedDirectory
+    is_pod: bool = False
+    """Whoever starts it again is to go on with the job."""
+
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     """The job is to end."""
 
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     """Somebody does not want to wait for that."""
+
+    handed_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """This process is to end, and the job is not."""
 
     asked: list[str] = field(default_factory=list)
     """What told this process to stop, oldest first."""
@@ -107,10 +115,13 @@ class Host:
         """
         driving = asyncio.create_task(self.driver.run())
         stopping = asyncio.create_task(self.interrupted.wait())
+        leaving = asyncio.create_task(self.handed_over.wait())
         serving = [asyncio.create_task(other) for other in others]
-        tasks: tuple[asyncio.Task[Any], ...] = (driving, stopping, *serving)
+        tasks: tuple[asyncio.Task[Any], ...] = (driving, stopping, leaving, *serving)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() and not driving.done():
+                raise HandedOverError(f"{self.asked[0]}: the job goes on, and waits for the next")
             end = await self._end(driving, stopping, serving)
         finally:
             await cancelled(*tasks)
@@ -141,6 +152,8 @@ class Host:
         except ConflictError:
             raise
         except PermanentError as error:
+            if self.is_pod:  # nothing was decided: the next one may have better luck
+                raise
             return EndJob(exit_code=EXIT_FAILED, reason=str(error))
 
 
@@ -181,7 +194,7 @@ async def hosted(
 
     tls = None if config.tls is None or not config.host else ServedTls(config.tls, config.host)
     if location is None:
-        location = await aside(open_told_location, config.register, config.out)
+        location = await aside(open_told_location, config.register, config.out, config.environ)
     await aside(location.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock, tls), RuntimeFiles.of("job", config.name, config.state.jobs)
@@ -191,7 +204,9 @@ async def hosted(
     own_to_job = (token, config.argv) if is_apart else ()
     driver = JobDriver(
         settings=replace(config.settings, nodes_may_come=is_apart),
-        register=StoredRegister(location.register, *own_to_job),
+        register=StoredRegister(
+            location.register, *own_to_job, may_have_changed=location.may_have_changed
+        ),
         log=log,
         metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
@@ -213,13 +228,22 @@ async def hosted(
         directory = stack.enter_context(watched(config.out))
         stack.enter_context(contextlib.closing(log))
         stack.enter_context(contextlib.closing(sock))
-        host = Host(driver=driver, log=log, url=url, token=token, directory=directory)
+        host = Host(
+            driver=driver, log=log, url=url, token=token, directory=directory, is_pod=config.is_pod
+        )
         stack.enter_context(on_signals(_interrupts(host, config.out)))
         await _begun(driver.begin(is_asked=is_asked and not follows), host.stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
             is_alone = not is_apart  # a coordinator may follow one of its job that hangs
             found = serving(
-                app, sock, files, token=token, out=config.out, tls=tls, is_alone=is_alone
+                app,
+                sock,
+                files,
+                token=token,
+                out=config.out,
+                tls=tls,
+                is_alone=is_alone,
+                also=_inside(config),
             )
             async with found:
                 said = _end_of_the_last(driver.board)
@@ -235,6 +259,15 @@ async def hosted(
     if driver.register.has_outcome:
         (config.out / run_files.TOKEN).unlink(missing_ok=True)
     await aside(location.remove_sign)
+
+
+def _inside(config: JobConfig) -> list[socket.socket]:
+    """Listen inside of a pod as well: who forwards a port of it comes from there."""
+    from pliant.http.server import open_socket
+
+    if not config.is_pod or is_loopback(config.address):
+        return []
+    return [open_socket(loopback(), config.port)]
 
 
 @contextlib.asynccontextmanager
@@ -365,6 +398,12 @@ def _interrupts(host: Host, out: Path) -> dict[int, Callable[[], None]]:
 
     def told(why: str, *, is_pressed: bool = True) -> Callable[[], None]:
         def stop_for_it() -> None:
+            if host.is_pod:
+                host.log.write("note", text=f"{why}: the next coordinator takes over")
+                host.asked.append(why)
+                host.stopped.set()  # if it has not begun
+                host.handed_over.set()
+                return
             host.log.write("note", text=f"{why}; to go on: pliant resume {out}")
             stop(why, is_pressed=is_pressed)
 

@@ -40,6 +40,15 @@ record (``wire.launch``): a longer one would be cut, or never come there."""
 _OPTIONS = TypeAdapter(WorkOptions)
 
 
+CONFIG_MAP = "configmap:"
+"""Begins the name of a register that lies in one."""
+
+
+def is_config_map(register: object) -> bool:
+    """Whether a register lies in a ConfigMap: its coordinator is in a pod, as are its agents."""
+    return isinstance(register, str) and register.startswith(CONFIG_MAP)
+
+
 def check_command(command: Sequence[str]) -> None:
     """Refuse a script and arguments of which no replica could be told.
 
@@ -122,6 +131,12 @@ class JobConfig(WorkOptions):
     """Longest time from the start of the script until it makes a session, in seconds."""
 
     @property
+    def is_pod(self) -> bool:
+        """Whether the coordinator is in a pod: told to end, it hands over; the script is elsewhere;
+        an end that was decided is none that anybody should start it again for."""
+        return is_config_map(self.register)
+
+    @property
     def state(self) -> StateDirectory:
         """Return where commands look for jobs and pools."""
         return StateDirectory.of(self.environ)
@@ -131,7 +146,7 @@ class JobConfig(WorkOptions):
         return Work(
             job=self.name,
             command=self.argv,
-            cwd=str(Path.cwd()),
+            cwd="" if self.is_pod else str(Path.cwd()),
             out=str(self.out.absolute()),
             init=self._init(),
             holder=holder_of(self.out, self.name),

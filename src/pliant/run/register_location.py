@@ -6,6 +6,7 @@ Owns how a place is opened that people name.  Decides nothing.
     (nothing named)   the directory of the run: one file below a lock
     DIR               a directory that the hosts share: a file for each write
     s3://BUCKET/DIR   an object store that heeds the conditions of writes
+    configmap:NAME    an object of the namespace that the coordinator's pod is in
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import errno
 import json
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +31,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.takeover import CoordinatorSign
 from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_private_directory, read_own, replace_file
+from pliant.run.job_config import CONFIG_MAP, is_config_map
 from pliant.run.run_directory import holder_of, require_own
 
 ANSWER_S = 10.0
@@ -62,6 +65,11 @@ class RegisterLocation(ABC):
         self._remove_sign()
         if self.also is not None:
             self.also.unlink(missing_ok=True)
+
+    def may_have_changed(self) -> bool:
+        """Whether somebody may have written since this one has read or written; raises OSError if
+        nobody knows."""
+        return True
 
     @abstractmethod
     def settle(self, job: str, out: Path) -> None:
@@ -113,6 +121,38 @@ class DirectoryLocation(RegisterLocation):
                 ) from None
             require_own(holder, job, str(self._directory))
             replace_file(out / run_files.HOLDER, f"{holder}\n".encode(), mode=PRIVATE)
+
+
+class ConfigMapLocation(RegisterLocation):
+    """A ConfigMap; a Service says where the job is coordinated, so there is no sign beside it."""
+
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        from pliant.kube.client import SyncApi  # httpx takes 0.1 s to import
+        from pliant.kube.connection import cluster_of
+        from pliant.kube.register import ConfigMapPlace
+
+        self.place = ConfigMapPlace(SyncApi(cluster_of(environ)), name)
+        self.register: RegisterPlace = self.place
+        self.place.uid()
+        self.place.watch()
+
+    def may_have_changed(self) -> bool:
+        """Ask the watch."""
+        return self.place.may_have_changed()
+
+    def read_sign(self) -> CoordinatorSign | None:
+        """Return none."""
+        return None
+
+    def settle(self, job: str, out: Path) -> None:
+        """Take the name from the object: directories come and go with pods."""
+        replace_file(
+            out / run_files.HOLDER, f"{job}-{self.place.uid()[:8]}\n".encode(), mode=PRIVATE
+        )
+
+    def _write_sign(self, sign: CoordinatorSign) -> None: ...
+
+    def _remove_sign(self) -> None: ...
 
 
 class ObjectLocation(RegisterLocation):
@@ -205,15 +245,21 @@ class ObjectLocation(RegisterLocation):
             raise _os_error(error) from error
 
 
-def open_told_location(named: str | None, out: Path) -> RegisterLocation:
+def open_told_location(
+    named: str | None, out: Path, environ: Mapping[str, str] | None = None
+) -> RegisterLocation:
     """Return the same, for a coordinator of which the directory of the run tells where it is."""
-    location = open_location(named, out)
+    location = open_location(named, out, environ)
     location.also = None if named is None else out / run_files.COORDINATOR
     return location
 
 
-def open_location(named: str | None, out: Path) -> RegisterLocation:
+def open_location(
+    named: str | None, out: Path, environ: Mapping[str, str] | None = None
+) -> RegisterLocation:
     """Return where a job's register lies: where it was named, or in the directory of the run.
+
+    ``environ``: by which a cluster is found.
 
     Raises:
         ConfigError: no register can lie there.
@@ -221,6 +267,8 @@ def open_location(named: str | None, out: Path) -> RegisterLocation:
     """
     if named is None:
         return DirectoryLocation(out, is_shared=False)
+    if is_config_map(named):
+        return ConfigMapLocation(named.removeprefix(CONFIG_MAP), environ or {})
     if "://" not in named:
         return DirectoryLocation(Path(named), is_shared=True)
     scheme = named.partition("://")[0]

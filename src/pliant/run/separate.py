@@ -34,6 +34,7 @@ from pliant.machine.tls import client_context
 from pliant.observe.reading import only
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
+from pliant.run.pod_end import PodEnd
 from pliant.run.register_location import always_at, open_told_location, places_of
 from pliant.run.run_directory import lasting_token, locked, read_token
 
@@ -96,7 +97,11 @@ async def _coordinate(
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = follows_another(config)
-        location = await aside(open_told_location, config.register, config.out)
+        location = await aside(open_told_location, config.register, config.out, config.environ)
+        ending = await aside(PodEnd.of, config, location)
+        if ending is not None and ending.found is not None:
+            ending.tell(ending.found)
+            return ending.found.exit_code
         token = lasting_token(config.token_file or config.out / run_files.TOKEN)
         listener = observer.output if observer else nobody_listens
         agent = None if here is None else Agent(here, listener=listener)
@@ -104,6 +109,7 @@ async def _coordinate(
             config,
             token=token,
             follows=follows,
+            is_asked=ending is None or ending.is_asked,
             is_apart=True,
             own=None if agent is None else agent.life,
             sock=sock,
@@ -114,7 +120,10 @@ async def _coordinate(
             serving = () if agent is None else (beside(host, agent),)
             collecting = asyncio.create_task(collect_when_calm(lambda: host.driver.is_calm))
             try:
-                return (await host.until_the_end(*serving)).exit_code
+                end = await host.until_the_end(*serving)
+                if ending is not None:
+                    await aside(ending.write, host.driver.board)
+                return end.exit_code
             finally:
                 await cancelled(collecting)
                 if agent is not None:
