@@ -306,3 +306,15 @@ def test_what_replicas_are_placed_by_says_what_is_near(placement: str, label: st
     rule = GroupRule.of(PlacementRule.of(placement), hosts=2, workers=8)
 
     assert rule == GroupRule(hosts=2, workers=8, label=label)
+
+
+def test_hosts_of_two_increments_are_never_one() -> None:
+    """The outside takes one increment: a replica that spans two would be lost with either."""
+    lone = [
+        LoneHost(node=NodeId(name), devices=1, since_s=0.0, labels=(("increment", increment),))
+        for name, increment in [("a", "base"), ("b", "x1"), ("c", "base"), ("d", "x2")]
+    ]
+
+    found = host_groups(lone, {}, GroupRule(hosts=2, workers=2), now_s=9.0)
+
+    assert found == (NodeHosts(NodeId("a"), (NodeId("c"),)),)

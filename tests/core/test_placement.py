@@ -188,3 +188,13 @@ def test_what_is_packed_or_goes_anywhere_stays_where_it_began() -> None:
     for rule in (PlacementRule(), TIGHT):
         assert next_mover(rule, homes, homes, free, {}) is None
     assert next_mover(RACK, homes, homes, free, {}) == 0
+
+
+def test_a_replica_starts_in_the_lowest_increment_with_room() -> None:
+    labels = {NodeId(f"n{i}"): (("increment", f"x{i}"),) for i in (1, 2, 10)}
+    free = {NodeId("n10"): 8, NodeId("n2"): 1}
+
+    for rule in ("free", "spread", "pack"):
+        assert next_home(PlacementRule.of(rule), free, [], labels).node == "n2"
+        with_base = {**free, NodeId("n0"): 1}  # without a label it is of the base
+        assert next_home(PlacementRule.of(rule), with_base, [], labels).node == "n0"

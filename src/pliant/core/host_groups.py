@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pliant.core.placement import HOST, Placement, PlacementRule
+from pliant.core.placement import HOST, Placement, PlacementRule, increment_of
 from pliant.core.values import Labels, NodeId
 
 SETTLE_S = 1.0
@@ -158,7 +158,8 @@ def next_look_s(lone: Iterable[LoneHost], tries: PairTries, *, looked_s: float) 
 def host_groups(
     lone: Iterable[LoneHost], tries: PairTries, rule: GroupRule, *, now_s: float
 ) -> tuple[NodeHosts, ...]:
-    """Choose which hosts become one node now: those of one site first, then any, by name.
+    """Choose which hosts become one node now: those of one site first, then any, by name; never of
+    two increments.
 
     What a host has more than the others of its node lies idle.  A host without room for its part
     of one replica is left out.
@@ -167,9 +168,10 @@ def host_groups(
     apart = {pair for pair, one in tries.items() if now_s < one.until_s}
     found: list[NodeHosts] = []
     for is_by_site in (True, False):
-        groups: dict[str, list[NodeId]] = {}
+        groups: dict[tuple[str, int], list[NodeId]] = {}
         for one in left:
-            groups.setdefault(_site(one, rule) if is_by_site else "", []).append(one.node)
+            site = _site(one, rule) if is_by_site else ""
+            groups.setdefault((site, increment_of(one.labels)), []).append(one.node)
         for nodes in groups.values():
             found += [_headed(hosts, tries) for hosts in _sets_of(nodes, rule.hosts, apart)]
         taken = {node for joint in found for node in joint.hosts}

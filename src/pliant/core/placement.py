@@ -22,6 +22,12 @@ HOST = "host"
 """The label that every node has: its host's name, unless it says otherwise."""
 
 
+INCREMENT = "increment"
+"""The label that says with which increment of the job's capacity a node came: ``base``, ``x1``,
+``x2``...  The outside gives and takes whole ones, the highest first, so that is how they are left;
+no replica is of two."""
+
+
 class Placement(StrEnum):
     """Where replicas go."""
 
@@ -75,6 +81,12 @@ def site_of(node: NodeId, labels: Mapping[NodeId, Labels], label: str) -> str:
     return dict(labels.get(node, ())).get(label, node)
 
 
+def increment_of(labels: Labels) -> int:
+    """Return the number of an increment; 0: the base, or no label says."""
+    kind, number = (text := dict(labels).get(INCREMENT, ""))[:1], text[1:]
+    return int(number) if kind == "x" and number.isdecimal() else 0
+
+
 def _counts(
     rule: PlacementRule, homes: Iterable[NodeId], labels: Mapping[NodeId, Labels]
 ) -> tuple[Counter[NodeId], Counter[str]]:
@@ -91,7 +103,7 @@ def next_home(
     homes: Iterable[NodeId],
     labels: Mapping[NodeId, Labels],
 ) -> Choice:
-    """Choose where the next replica starts.
+    """Choose where the next replica starts: in the lowest increment that has room.
 
     Args:
         rule: what is wanted.
@@ -99,6 +111,8 @@ def next_home(
         homes: where each replica is that stays.
         labels: of the nodes.
     """
+    lowest = min(increment_of(labels.get(node, ())) for node in free)
+    free = {node: n for node, n in free.items() if increment_of(labels.get(node, ())) == lowest}
     if rule.how is Placement.FREE:
         return Choice(max(sorted(free), key=lambda node: free[node]), "")
     here, sites = _counts(rule, homes, labels)

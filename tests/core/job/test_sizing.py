@@ -219,3 +219,29 @@ def test_for_whom_a_node_is_taken_is_said_also_if_its_agent_says_later_that_it_l
 
     assert reasons[-2].endswith("room for 2 after 2 reclaimed (b/urgent)")
     assert ("node n1 leaves, b/urgent", 6.0) in why  # the shorter notice, that reason
+
+
+INCREMENTS = """\
+node n2 devices=1 labels=increment=x2
+node n0 devices=1 labels=increment=base
+node n1 devices=1 labels=increment=x1
+spare r1 r2 r3
+prepared 1 r1 r2 r3
+switched 1 r1 r2 r3
+"""
+
+
+@pytest.mark.parametrize(("target", "leave"), [(2, ["r1"]), (1, ["r1", "r3"])])
+def test_the_highest_increments_are_left_first_however_old_their_replicas(
+    target: int, leave: list[str]
+) -> None:
+    """By age r3 would leave first, and the increment that is withdrawn would be the base."""
+    job, _ = controller.begin(now_s=0.0, settings=GIVEN)
+    for line in INCREMENTS.splitlines():
+        for event in parse(line.split()):
+            job, _ = controller.step(job, event, now_s=1.0, settings=GIVEN)
+
+    job, _ = controller.step(job, Scaled(target=target), now_s=2.0, settings=GIVEN)
+
+    gone = [name for name, one in job.replicas.items() if one.state is ReplicaState.LEAVING]
+    assert sorted(gone) == leave

@@ -42,7 +42,7 @@ from pliant.core.job.transitions import JobPhaseCause
 from pliant.core.membership import changes
 from pliant.core.membership.state import NEVER, Membership, members
 from pliant.core.membership.transitions import Phase
-from pliant.core.placement import PlacementRule, next_leaver
+from pliant.core.placement import PlacementRule, increment_of, next_leaver
 from pliant.core.policy import costs
 from pliant.core.policy.decide import Decision, Policy, PolicyView, consider, require_slots
 from pliant.core.values import NodeId, ReplicaId
@@ -281,22 +281,24 @@ def _notice_s(tx: Transaction, num_live: int) -> float:
 
 
 def _surplus(job: Job, count: int, placement: PlacementRule) -> list[ReplicaId]:
-    """Choose whom the job can best do without: the least far on the way in, then by where it is."""
+    """Choose whom the job can best do without: those of the highest increment, of these the least
+    far on the way in, then by where it is."""
     if count <= 0:
         return []
-    left = sorted(live(job), key=lambda name: (_progress(job, name), -age(name)))
+    left = sorted(live(job), key=lambda name: (*_rank(job, name), -age(name)))
     found: list[ReplicaId] = []
     while len(found) < count and left:
-        alike = [name for name in left if _progress(job, name) == _progress(job, left[0])]
+        alike = [name for name in left if _rank(job, name) == _rank(job, left[0])]
         here, all_here = ([job.replicas[n].node for n in names] for names in (alike, left))
         found.append(alike[next_leaver(placement, here, all_here, job.nodes.labels)])
         left.remove(found[-1])
     return found
 
 
-def _progress(job: Job, name: ReplicaId) -> int:
+def _rank(job: Job, name: ReplicaId) -> tuple[int, int]:
     order = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
-    return order.index(job.replicas[name].state)
+    labels = job.nodes.labels.get(job.replicas[name].node, ())
+    return -increment_of(labels), order.index(job.replicas[name].state)
 
 
 # --- who joins and leaves now ------------------------------------------------------------
