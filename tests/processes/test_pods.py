@@ -24,6 +24,7 @@ from tests.live.prompt import run_typed
 from tests.live.stage import FORKED_PLIANT, Program, Stage, stage
 from tests.processes.test_cli import environment
 
+from pliant.coordinator.driver import NOT_KEPT
 from pliant.core.errors import EXIT_OK, EXIT_TAKEN_OVER
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(480)]
@@ -240,13 +241,17 @@ def is_training(num_replicas: int, after: int = 0) -> Callable[[dict[str, Any]],
 def test_a_coordinator_that_is_ended_leaves_the_job_to_the_next_which_has_no_files(
     pods: Pods, how: signal.Signals
 ) -> None:
-    first, agents = pods.coordinate(), [pods.employ("a"), pods.employ("b")]
+    first = pods.coordinate()
+    pods.wait_for(bool)
+    (pods.home / "out1" / "holder").unlink()  # as in other pods, agents do not see it
+    agents = [pods.employ("a"), pods.employ("b")]
     (pods.node / "wait").touch()
     pods.wait_for(is_training(2, after=2))
     first.send_signal(how)
     assert first.wait(WAIT_S) == (EXIT_TAKEN_OVER if how is signal.SIGTERM else -how), pods.said()
     second = pods.coordinate()
     status = pods.wait_for(is_training(2))
+    demand, page = pods.ask("demand"), pods.ask("events")
     (pods.node / "wait").unlink()
 
     assert second.wait(WAIT_S) == EXIT_OK, pods.said()
@@ -254,11 +259,21 @@ def test_a_coordinator_that_is_ended_leaves_the_job_to_the_next_which_has_no_fil
     told = json.loads((pods.home / "termination-log").read_text())
     assert (told["exitCode"], told["state"], told["step"]) == (0, "finished", STEPS)
     assert status["steps_lost"] == 0
+    assert [one["text"] for one in page["records"] if one["kind"] == "note"] == [NOT_KEPT]
+    assert (demand["useful"], demand["slots"], demand["canSuspend"]) == (2, 8, False)
+    assert NOT_KEPT in demand["reason"]
     assert {one["name"] for one in status["replicas"]} == {"r1", "r2"}  # who trained went on
     alone = run_typed("train.py", str(STEPS), cwd=pods.node, environment=environment(pods.home))
     assert (
         f"| {alone.stdout.strip()}" in (pods.home / "a").read_text() + (pods.home / "b").read_text()
     ), pods.said()
+
+    audit = run_typed(
+        *("pliant", "audit", "--out", str(pods.home / "out2"), "--json"),
+        cwd=pods.home,
+        environment=environment(pods.home),
+    )
+    assert json.loads(audit.stdout)["problems"] == [], audit.stdout  # the agents told all again
 
     (pods.home / "termination-log").unlink()
     assert pods.coordinate().wait(WAIT_S) == EXIT_OK, pods.said()

@@ -54,6 +54,11 @@ class LedgerNews:
                     lines=lines.decode("ascii", "replace"),
                 )
 
+    def tell_all(self) -> None:
+        """Count all as new: who was told it has lost it."""
+        self._told.clear()
+        self._before.clear()
+
     def tell_again(self) -> None:
         """Count as new what the last looks have told of."""
         for before in reversed(self._before):

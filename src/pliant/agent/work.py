@@ -134,6 +134,9 @@ class JobHere:
             raise ConfigError(
                 f"the coordinator runs {theirs}, and the workers here belong to {mine}"
             )
+        if told.bare_life not in ("", self._told.bare_life) and self._ledgers is not None:
+            self._told = replace(self._told, bare_life=told.bare_life)
+            self._ledgers.tell_all()
         return False
 
 
@@ -143,6 +146,7 @@ def _is_same(told: Work, before: Work) -> bool:
     """
     if told.holder:
         told = replace(told, cwd=before.cwd, out=before.out)
+    told = replace(told, bare_life=before.bare_life)
     if told.tls is not None and before.tls is not None:  # where that host has its files
         told = replace(told, tls=before.tls)
     return replace(told, digest=before.digest) == before

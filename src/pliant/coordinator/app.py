@@ -30,7 +30,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from pliant.coordinator.channel import serve_agent
-from pliant.coordinator.driver import JobDriver
+from pliant.coordinator.driver import NOT_KEPT, JobDriver
 from pliant.coordinator.metrics import BoardCollector
 from pliant.core import events
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
@@ -180,12 +180,13 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
     async def read_demand() -> Useful:
         """Return how many replicas the job could use, whatever there is room for."""
         demand, policy = driver.core.demand, driver.core.policy
+        decided = [str(driver.board.decision["reason"])] if driver.board.decision else []
         return Useful(
             useful=demand.ask_replicas,
             sizes=list(policy.sizes(max(demand.ask_replicas, policy.min_replicas))),
             slots=demand.num_slots,
             canSuspend=demand.can_suspend,
-            reason=str((driver.board.decision or {}).get("reason") or ""),
+            reason="; ".join([*decided, *([NOT_KEPT] if driver.is_kept_nowhere else [])]),
         )
 
     @people.get("/explain")

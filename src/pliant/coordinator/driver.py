@@ -64,6 +64,11 @@ from pliant.wire.codec import EVENTS, Message
 LOOK_S = 2.0
 """Between two looks into the register whether another coordinator has taken over, in seconds."""
 
+NOT_KEPT = (
+    "its script keeps no checkpoints (Session(checkpoint=...)), so it cannot be suspended: where"
+    " the outside takes its base, every step is lost"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -81,8 +86,10 @@ class JobDriver:
         boot: int,
         workers_per_replica: int = 1,
         hosts_per_replica: int = 1,
+        may_lose_all: bool = False,
     ) -> None:
-        """``boot``: of this machine, as agents on it tell theirs."""
+        """``boot``: of this machine, as agents on it tell theirs; ``may_lose_all``: the outside may
+        take every node of the job."""
         self.history = History()
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
@@ -96,6 +103,7 @@ class JobDriver:
         self._has_begun = False
         self.register = HeldRegister(register, is_sole=not settings.nodes_may_come)
         self._is_gone_told = False
+        self._is_kept_told = not may_lose_all
         self._orders = Outbox(self.nodes)
         self._notes = NoteLog(log, metrics_path)
         self._inputs = InputLog(log, settings)
@@ -132,6 +140,11 @@ class JobDriver:
     def incarnation(self) -> Incarnation:
         """Number of this coordinator; known once it has begun."""
         return self.core.state.membership.incarnation
+
+    @property
+    def is_kept_nowhere(self) -> bool:
+        """Whether its script has come, and keeps no checkpoints."""
+        return self.core.state.start.reference is not None and not self.core.demand.can_suspend
 
     @property
     def is_calm(self) -> bool:
@@ -336,6 +349,10 @@ class JobDriver:
             write_changes(self.log, *answered.states, now_s=answered.now_s)
         await self._command(ready, is_told=is_told)
         self.board.stale = answered.stale
+        if not self._is_kept_told and self.core.state.start.reference is not None:
+            self._is_kept_told = True
+            if self.is_kept_nowhere:
+                self.log.write("note", text=NOT_KEPT)
 
     async def _command(self, ready: Ready, *, is_told: bool = False) -> None:
         for command in ready.commands:

@@ -58,7 +58,7 @@ from pliant.observe.ledgers import (
     read_condensed,
 )
 from pliant.observe.log import Record
-from pliant.observe.reading import every, lacks_beginning
+from pliant.observe.reading import every, lacks_beginning, only
 
 _PLACES = ("lineage", "step", "generation")
 
@@ -170,8 +170,20 @@ def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audi
         audit.complain(
             "the beginning of the event log is gone, and with it which plans replicas reported"
         )
+    if audit.problems and _began_without_files(log):
+        audit.problems.insert(
+            0,
+            "a coordinator before had the files of the run, which are not here: of what was done on"
+            " nodes that are gone as well nothing can be said",
+        )
     audit.torn = sum(ledger.is_torn for ledger in ledgers)
     return audit
+
+
+def _began_without_files(log: Path) -> bool:
+    """Whether the coordinator that began this log followed another, which had a log of its own."""
+    first = next(iter(only(log, "core_began")), {})
+    return bool(first.get("register"))
 
 
 class TooMuchError(Exception):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
 import socket
 import time
@@ -198,6 +199,7 @@ async def hosted(
     await aside(location.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock, tls), RuntimeFiles.of("job", config.name, config.state.jobs)
+    is_bare = config.is_pod and not run_files.holds_run(config.out)
     log = Journal(run_files.event_log(config.out), job=config.name)
     if observer is not None:
         log.subscribe(observer.record)
@@ -213,12 +215,13 @@ async def hosted(
         boot=this_boot(),
         workers_per_replica=config.workers_per_replica,
         hosts_per_replica=config.hosts_per_replica,
+        may_lose_all=config.is_pod,
     )
     if own is not None:
         driver.nodes.expect(own)
     app = create_app(
         driver,
-        work=config.work(),
+        work=replace(config.work(), bare_life=secrets.token_hex(8) if is_bare else ""),
         token=token,
         events_path=log.path,
         on_offer=on_offer,

@@ -134,8 +134,6 @@ def _parsed(line: bytes | None) -> Ending | None:
         return None
     try:
         said = json.loads(line)
-        return TypeAdapter(Ending).validate_python(
-            {"exit_code": said.pop("exitCode"), **said}, strict=True
-        )
+        return TypeAdapter(Ending).validate_python({"exit_code": said.pop("exitCode"), **said})
     except (ValueError, KeyError, AttributeError):
         return None

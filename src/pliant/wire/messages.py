@@ -295,6 +295,10 @@ class Work(WorkOptions):
     """SHA-256 of the script where the job was started, which every node must have; empty: not
     known."""
 
+    bare_life: str = ""
+    """Of a coordinator whose directory was empty: it is told all ledgers anew, once; empty: of one
+    that has them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
