@@ -96,3 +96,40 @@ def workload(namespace: str, queue: str, name: str, count: int, priority: int) -
 def kubectl() -> Path:
     """Return where kubectl is, for pods as well."""
     return built() / "kubectl"
+
+
+def elastic_job(namespace: str, queue: str, name: str, script: list[str], **policy: Any) -> Object:
+    """Return a job of replicas of one processor; ``policy`` is its elasticPolicy.
+
+    How long its steps wait is in the ConfigMap ``NAME-pace``, key ``pace``, and may change.
+    """
+    box = {
+        "name": "trainer",
+        "image": "none",
+        "env": [{"name": "PACE", "value": "/etc/pace/pace"}],
+        "resources": {"requests": {"cpu": "1"}},
+        "volumeMounts": [{"name": "pace", "mountPath": "/etc/pace"}],
+    }
+    volumes = [{"name": "pace", "configMap": {"name": f"{name}-pace"}}]
+    classes = {"priorityClass": "minimum", "incrementPriorityClass": "increments"}
+    spec: Object = {
+        "command": script,
+        "elasticPolicy": policy,
+        "queue": {"name": queue, **classes},
+        "podTemplate": {"spec": {"containers": [box], "volumes": volumes}},
+    }
+    meta = {"name": name, "namespace": namespace}
+    version = "pliant.dev/v1alpha1"
+    return {"apiVersion": version, "kind": "ElasticJob", "metadata": meta, "spec": spec}
+
+
+def priority_class(name: str, value: int) -> Object:
+    """Return a priority class of Kueue's."""
+    version = "kueue.x-k8s.io/v1beta2"
+    meta = {"name": name}
+    return {
+        "apiVersion": version,
+        "kind": "WorkloadPriorityClass",
+        "metadata": meta,
+        "value": value,
+    }

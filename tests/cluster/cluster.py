@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -93,9 +95,16 @@ class Cluster:
 
     def kubectl(self, *words: str, user: str = "admin", check: bool = True) -> str:
         """Run kubectl, and return what it prints to either stream."""
-        config, kubectl = self.plane.kubeconfig(user), str(built() / "kubectl")
+        return self._run(str(built() / "kubectl"), *words, user=user, check=check)
+
+    def pliant(self, *words: str, user: str = "admin", check: bool = True) -> str:
+        """Run pliant where it reaches the cluster, as a user of it."""
+        return self._run(sys.executable, "-m", "pliant", *words, user=user, check=check)
+
+    def _run(self, *words: str, user: str, check: bool) -> str:
         done = subprocess.run(
-            [*self.ground.entering(), "--", kubectl, f"--kubeconfig={config}", *words],
+            [*self.ground.entering(), "--", *words],
+            env={**os.environ, "KUBECONFIG": str(self.plane.kubeconfig(user))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

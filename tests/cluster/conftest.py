@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from tests.cluster import building, ground
+from tests.cluster.bodies import priority_class
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet import is_ready
 
@@ -48,3 +50,25 @@ def team(cluster: Cluster) -> Iterator[str]:
     """Lend a namespace."""
     with cluster.namespace() as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def installed(whole_cluster: Cluster) -> str:
+    """Install the operator as a user does; return its namespace."""
+    if find_spec("pliant.kube.process") is None:
+        pytest.skip("there is no `pliant operator run` yet")
+    whole_cluster.pliant("operator", "install")
+    for name, value in (("minimum", 1000), ("urgent", 500), ("increments", 100)):
+        whole_cluster.apply(priority_class(name, value))
+    return "pliant-system"
+
+
+@pytest.fixture
+def operator(cluster: Cluster, installed: str) -> str:
+    """Lend an operator that is ready: a Deployment of two pods; return its namespace."""
+    cluster.wait_for(
+        *("Deployment", f"{installed}/pliant-operator"),
+        lambda body: body.get("status", {}).get("readyReplicas") == 2,
+        within_s=120,
+    )
+    return installed

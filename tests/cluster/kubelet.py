@@ -12,6 +12,7 @@ Volumes show a Secret or ConfigMap anew at once when it changes.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from tests.cluster.pods import Pod, moment
 LEASE_S = 2.0
 """How far apart a node renews its lease; the controller manager waits for 10 s."""
 
+PLIANT = "from pliant.__main__ import main\nmain()\n"
+"""What an installed ``pliant`` is; the one of an older installation may begin elsewhere."""
+
 ROOM = {"cpu": "8", "memory": "16Gi", "pods": "110"}
 
 
@@ -32,6 +36,9 @@ class Kubelet:
     def __init__(self, ground: Ground, directory: Path, new_api: Callable[[], Api]) -> None:
         self.ground, self.directory, self.api = ground, directory, new_api()
         directory.mkdir()
+        self.program = directory / "pliant"
+        self.program.write_text(f"#!{sys.executable}\n{PLIANT}")
+        self.program.chmod(0o755)
         self.pods: dict[str, Pod] = {}
         """By uid, those that the API server has."""
         self.past: list[Pod] = []

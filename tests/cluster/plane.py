@@ -226,6 +226,7 @@ class Plane:
         self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": system})
         self._grant_kueue(config / "rbac")
         self._make_certificate("webhook")
+        self._show_settings()
         self.write_kueue_settings({})
         self._words["kueue"] = [
             *("sh", "-c", f'mkdir -p {KUEUE_CERTS} && cp "$0"/tls.* {KUEUE_CERTS} && exec "$@"'),
@@ -246,6 +247,13 @@ class Plane:
         webhook = {"host": ADDRESS, "port": WEBHOOK_PORT, "certDir": certs}
         settings = {**KUEUE_SETTINGS, "webhook": webhook, **changed}
         (self.directory / "kueue.yaml").write_text(yaml.safe_dump(settings))
+
+    def _show_settings(self) -> None:
+        """Have them where Kueue's manifests do: `pliant operator install` looks at them there."""
+        meta = {"name": "kueue-manager-config", "namespace": "kueue-system"}
+        data = {"controller_manager_config.yaml": yaml.safe_dump(KUEUE_SETTINGS)}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        self.admin.apply(body)
 
     def restart_kueue(self, **changed: Any) -> None:
         """Start Kueue again with other settings; none: with those it begins with."""

@@ -42,13 +42,8 @@ HERE = Path(__file__).parent
 
 PATH = ":".join(
     [
-        *(
-            f"{ROOT}/.venv/bin",
-            str(Path(sys.executable).parent),
-            "/usr/local/sbin",
-            "/usr/local/bin",
-        ),
-        *("/usr/sbin", "/usr/bin", "/sbin", "/bin"),
+        *("/usr/local/bin", f"{ROOT}/.venv/bin", str(Path(sys.executable).parent)),
+        *("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
     ]
 )
 """Of every container: ``pliant`` and ``python`` are those of this project."""
@@ -281,7 +276,10 @@ class Container:
         self._message.unlink(missing_ok=True)
         self._message.touch()
         self._message.chmod(0o666)
-        lines = [f"{self.pod.hosts_file}\t/etc/hosts\trw\n"]
+        lines = [
+            f"{self.pod.hosts_file}\t/etc/hosts\trw\n",
+            f"{self.pod.kubelet.program}\t/usr/local/bin/pliant\tro\n",
+        ]
         for each in self.spec.get("volumeMounts", []):
             source = self.pod.volumes.path(each["name"]) / each.get("subPath", "")
             access = "ro" if each.get("readOnly") else "rw"

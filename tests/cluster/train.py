@@ -1,7 +1,8 @@
 """Trains a line for so many steps, slowly enough that something can happen: ``train.py STEPS``.
 
-``PACE`` is how long a step waits, in seconds; ``CHECKPOINTS`` is where checkpoints go.  At the end
-it says the digest of its state, which any number of replicas must not change.
+``PACE`` is how long a step waits, in seconds, or a file that says it from step to step;
+``CHECKPOINTS`` is where checkpoints go.  At the end it says the digest of its state, which any
+number of replicas must not change.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import pliant
+
+
+def pace_s() -> float:
+    given = os.environ.get("PACE", "0")
+    return float(Path(given).read_text() if given.startswith("/") else given)
+
 
 pliant.seed(1)
 model = torch.nn.Linear(4, 1)
@@ -33,6 +41,6 @@ with pliant.Session(
     for step in session.steps(int(sys.argv[1])):
         for x, y in step:
             step.backward(torch.nn.functional.mse_loss(model(x), y))
-        time.sleep(float(os.environ.get("PACE", "0")))
+        time.sleep(pace_s())
     sys.stdout.write(f"digest {session.committed} {session.state_digest()}\n")
     sys.stdout.flush()
