@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 from tests.cluster import building, ground
@@ -55,8 +54,6 @@ def team(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def installed(whole_cluster: Cluster) -> str:
     """Install the operator as a user does; return its namespace."""
-    if find_spec("pliant.kube.process") is None:
-        pytest.skip("there is no `pliant operator run` yet")
     whole_cluster.pliant("operator", "install")
     for name, value in (("minimum", 1000), ("urgent", 500), ("increments", 100)):
         whole_cluster.apply(priority_class(name, value))

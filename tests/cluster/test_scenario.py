@@ -15,7 +15,7 @@ from tests.cluster.test_training import SCRIPT, digests, static_digest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-STEPS = 1000
+STEPS = 600
 PATIENCE_S = 600
 """For replicas to start, each of which loads torch."""
 

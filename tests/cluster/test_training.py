@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ VOLUMES: list[Object] = [
 ]
 
 
+@cache
 def static_digest(steps: int = STEPS) -> str:
     """Return what the script says at its end, run alone."""
     told = subprocess.run(
