@@ -318,6 +318,31 @@ def test_a_logged_loss_has_the_bits_of_the_loss() -> None:
             assert step.logged == {"loss": step.loss}
 
 
+def norms_set(*norms: float | None, given: float | None = None) -> str:
+    """Return the digest after micro-batch 0, 1, ... of each step has set these."""
+    arguments = small(max_grad_norm=given)
+    model = arguments["model"]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.3)
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(2):
+            for batch in step:
+                if step.slot < len(norms):
+                    session.max_grad_norm = norms[step.slot]
+                step.backward(loss_of(model, batch))
+        return session.state_digest()
+
+
+def test_the_clip_may_be_set_inside_the_loop_by_micro_batches_that_agree() -> None:
+    assert norms_set(0.01) == norms_set(0.01, 0.01) == norms_set(given=0.01)
+    assert norms_set(None, None, given=0.01) == norms_set() != norms_set(0.01)
+    with pytest.raises(UsageError, match=r"different values \(None, 0.01\)"):
+        norms_set(0.01, None)
+    with pytest.raises(ConfigError, match="positive"):
+        norms_set(-1.0)
+
+
 def log_once(value: Any = 1.0, times: int = 1, weight: float | None = None) -> None:
     with pliant.Session(**small()) as session:
         for step in session.steps(1):

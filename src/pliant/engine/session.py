@@ -247,6 +247,21 @@ class Session:
         """Steps of one pass over the data, or over a sampler's draws; the last may be short."""
         return self._parts.schedule.steps_per_epoch
 
+    @property
+    def max_grad_norm(self) -> float | None:
+        """To which norm the gradient is clipped; None: it is not.
+
+        It may be set inside the loop over a step, for this step and all that follow: all
+        micro-batches that set it must agree.  Set elsewhere it has to be the same on all replicas.
+        """
+        return self._parts.update.max_grad_norm
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, norm: float | None) -> None:
+        settings.check_max_grad_norm(norm)
+        if not self._training.slots.set_clip(norm):
+            self._parts.update.max_grad_norm = norm
+
     def log(self, **values: Any) -> None:
         """Report numbers of the step whose tail is running; every replica may call it."""
         self._check_open()

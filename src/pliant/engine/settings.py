@@ -63,9 +63,7 @@ class SessionSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
-        norm = self.max_grad_norm
-        if norm is not None and not (math.isfinite(norm) and norm > 0):
-            raise ConfigError(f"max_grad_norm must be a positive number, got {norm!r}")
+        check_max_grad_norm(self.max_grad_norm)
         _ = self.num_slots  # raises for sizes that do not fit
 
     @property
@@ -249,6 +247,12 @@ def _check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScale
                 "float32 and compute under autocast, or leave out scaler="
             )
     return scaler
+
+
+def check_max_grad_norm(norm: float | None) -> None:
+    """Refuse what no norm can be clipped to; None: nothing is clipped."""
+    if norm is not None and not (math.isfinite(norm) and norm > 0):
+        raise ConfigError(f"max_grad_norm must be a positive number, got {norm!r}")
 
 
 def total_steps(steps: int | None, epochs: int | None, steps_per_epoch: int) -> int:

@@ -404,6 +404,8 @@ class Training:
             self.give_up_attempt(buffers_may_be_written=False)
             return
         self.comparison.look_again()
+        logged, norms = logged_means(self._reduction.shared, self.shape.num_slots)
+        self.update.agree_on_clip(norms, step)
         gradient = self.update.prepare(buckets, extras, step)
         if gradient.nonfinite and self.on_nonfinite == "stop":
             raise UsageError(
@@ -412,7 +414,6 @@ class Training:
             )
         if not gradient.nonfinite or self.on_nonfinite != "skip":
             self.slots.check(extras)
-        logged = logged_means(self._reduction.shared, self.shape.num_slots)
         self._result = Result(step=step, gradient=gradient, logged=logged)
         self.guards.on_computed()
         self.state.check_parameters()

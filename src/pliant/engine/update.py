@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -73,22 +73,14 @@ class Update:
             [self.parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
         ]
         self._is_sharded = any(map(is_sharded, self.parameters.values()))
-        self._is_converted = self._is_sharded or any(
-            parameter.dtype is not bucket.dtype
+        self._is_unconverted = all(
+            parameter.dtype is bucket.dtype
             for bucket, parameters in zip(self._buckets, self._parameters, strict=True)
             for parameter in parameters
         )
+        """Whether every leaf has the type of its parameter."""
+        self._is_converted = self._is_sharded or not self._is_unconverted
         """Whether gradients are something else than views of the buckets."""
-        self._is_scaled_by_clipping = (
-            self.max_grad_norm is not None
-            and self.scaler is None
-            and all(
-                parameter.dtype is bucket.dtype
-                for bucket, parameters in zip(self._buckets, self._parameters, strict=True)
-                for parameter in parameters
-            )
-        )
-        """Whether one multiplication scales and clips (docs/decisions/0018)."""
         self._is_in_parts = self._is_sharded or self.stages.is_several
         """Whether each worker of this replica has a part of the gradient."""
         self._is_stepping = False
@@ -102,6 +94,26 @@ class Update:
         self._looks_left = LOOKED_AT
         if self.scaler is not None:  # made at first use, and slots of weight 0 use none
             self.scaler.scale(here.device.scalar())
+
+    @property
+    def _is_scaled_by_clipping(self) -> bool:
+        """Whether one multiplication scales and clips (docs/decisions/0018)."""
+        return self.max_grad_norm is not None and self.scaler is None and self._is_unconverted
+
+    def agree_on_clip(self, norms: Collection[float], step: int) -> None:
+        """Clip from now on as the micro-batches of a step said; 0: not.
+
+        Raises:
+            UsageError: they said different things.
+        """
+        if len(norms) > 1:
+            raise UsageError(
+                f"micro-batches of step {step} set session.max_grad_norm to different values "
+                f"({', '.join(str(norm or None) for norm in sorted(norms))}); the gradient of the "
+                "step is clipped once, so set the same in each"
+            )
+        for norm in norms:
+            self.max_grad_norm = norm or None
 
     @property
     def grad_norm(self) -> float:
@@ -264,7 +276,8 @@ class Update:
             for optimizer in self.optimizers
         ]
         schedules = [{"last_epoch": count} for count in self._schedule_counts()]
-        return {"optimizers": groups, "schedulers": schedules}
+        clips = {"max_grad_norm": self.max_grad_norm}
+        return {"session": clips, "optimizers": groups, "schedulers": schedules}
 
     def _parts(
         self, buckets: Sequence[torch.Tensor], extras: Extras

@@ -41,6 +41,9 @@ Backwards = Callable[[], float | None]
 
 _LOSS, _WEIGHT, _COMPUTED, _INVALID, _PRESENCE = range(SHARED + 1, SHARED + 6)
 
+_CLIP = ""
+"""Under which name slots tell each other to what norm to clip; 0: not at all."""
+
 Logged = tuple[str, str, str]
 """What a slot has logged: name, value and weight, both as ``float.hex`` gives them."""
 
@@ -260,6 +263,13 @@ class Slots:
                     f"shape {tuple(tensor.shape)}; log its mean"
                 )
             slot.logged.append((name, here.device.read([tensor]), counted))
+
+    def set_clip(self, norm: float | None) -> bool:
+        """Take note that the open slot wants the gradient clipped so; False: there is none open."""
+        if self._open is not None:
+            wanted = torch.tensor(norm or 0.0, dtype=torch.float64, device=host.LOCATION)
+            self._open.logged.append((_CLIP, lambda: [wanted], 0.0))
+        return self._open is not None
 
     def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
         """Run forward and backward of the open slot as a schedule has it; all have ``shapes``."""
@@ -485,17 +495,23 @@ def _packed(slot: _OpenSlot) -> bytes:
     return json.dumps(rows).encode()
 
 
-def logged_means(parts: Sequence[bytes], num_slots: int) -> dict[str, tuple[float, float]]:
-    """Return weighted mean and total weight of all that was logged, by name.
+def logged_means(
+    parts: Sequence[bytes], num_slots: int
+) -> tuple[dict[str, tuple[float, float]], set[float]]:
+    """Return weighted mean and total weight of all that was logged, by name, and norms to clip to.
 
     Added along the tree of the gradients, whoever computed which slot.
     """
+    norms: set[float] = set()
     slots: dict[int, dict[str, tuple[float, float]]] = {}
     for part in parts:
         for slot, text in json.loads(part).items():
             rows: list[Logged] = json.loads(text)
+            norms |= {float.fromhex(value) for name, value, _ in rows if name == _CLIP}
             slots[int(slot)] = {
-                name: (float.fromhex(value), float.fromhex(weight)) for name, value, weight in rows
+                name: (float.fromhex(value), float.fromhex(weight))
+                for name, value, weight in rows
+                if name != _CLIP
             }
     names = sorted({name for values in slots.values() for name in values})
     sums = ValueSums(2 * len(names))
@@ -511,7 +527,7 @@ def logged_means(parts: Sequence[bytes], num_slots: int) -> dict[str, tuple[floa
     return {
         name: (total / weight if weight else math.nan, weight)
         for name, (total, weight) in zip(names, totals, strict=True)
-    }
+    }, norms
 
 
 def _named(slot: _OpenSlot) -> str:
