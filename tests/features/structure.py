@@ -13,7 +13,7 @@ import torch
 from tests.features.feature import Batch, Block, Feature, adam, network, shaped
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
 CANCELS = 1e-4
@@ -163,6 +163,31 @@ def pruned() -> nn.Module:
     layer = nn.Linear(4, 3)
     prune.l1_unstructured(layer, "weight", amount=0.3)  # type: ignore[no-untyped-call]
     return layer
+
+
+class Adapted(nn.Module):
+    """A layer whose forward puts an adapter on its weight and takes it off again, as PEFT's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.adapter = nn.Linear(4, 3, bias=False)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        added = Added()
+        added.what = lambda: self.adapter.weight
+        parametrize.register_parametrization(self.layer, "weight", added)
+        found = self.layer(points)
+        parametrize.remove_parametrizations(self.layer, "weight", leave_parametrized=False)
+        assert torch.is_tensor(found)
+        return found
+
+
+class Added(nn.Module):
+    what: Callable[[], torch.Tensor]
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight + self.what()
 
 
 def weight_norm_old() -> nn.Module:
@@ -442,6 +467,11 @@ FEATURES = [
     Feature(name="weight_norm, old style", build=of(weight_norm_old)),
     Feature(name="orthogonal", build=of(lambda: parametrizations.orthogonal(nn.Linear(4, 3)))),
     Feature(name="pruned weights", build=of(pruned)),
+    Feature(
+        name="an adapter that each forward puts on a parameter and takes off",
+        build=of(Adapted),
+        note="as PEFT's `target_parameters`",
+    ),
     Feature(
         name="buffers rebound, bool, integer, 16-bit, infinite, non-persistent, empty",
         build=of(Buffers),

@@ -85,6 +85,8 @@ class GradientSums:
         self._lagging: list[GradientColumn] = []
         """Small ones that have not come, of buckets whose hooks have all fired."""
         self._looks_left = gradient_tree.LOOKED_AT
+        self._has_closed = False
+        """Whether a slot was closed, so that it is known whose versions rise."""
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
         self._lent: Sequence[Sequence[torch.Tensor]] = ()
@@ -130,6 +132,7 @@ class GradientSums:
             column.start = column.local.detach()
             column.address = column.start.data_ptr()
             column.version = column.start._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
+            column.take_word(is_first=not self._has_closed)
             is_special = column.is_deferred or column.is_sharded or self._leaves_of is not None
             column.is_plain = column.is_tracked and not is_special
             if column.is_tracked:
@@ -232,6 +235,7 @@ class GradientSums:
 
         A parameter's number is its place in the buckets, counted over all of them.
         """
+        self._has_closed = True
         for column in self._columns:
             column.check_unchanged()
         self._refuse_strangers()

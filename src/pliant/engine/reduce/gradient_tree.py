@@ -11,7 +11,7 @@ torch 2.11 and 2.15.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Never
 
@@ -200,6 +200,10 @@ class GradientColumn:
     """Of its values at the step's start: it counts changes in place."""
     address: int = 0
     """Of those values."""
+    is_touched: bool = False
+    """Its version rises though nothing is written, as where a forward parametrizes it anew."""
+    word: Callable[[], list[int]] | None = None
+    """Of those values, where they may be compared."""
     start: torch.Tensor | None = None
     """Those values, so that no other tensor can have their address while the step is computed."""
 
@@ -210,6 +214,14 @@ class GradientColumn:
             for leaf in (self.pending, *(self.of_slots or ())):
                 if leaf is not None:
                     here.device.join(mark, leaf)
+
+    def take_word(self, *, is_first: bool) -> None:
+        """Take a digest of the values, if what its version says may be wrong, or is not known."""
+        is_compared = (is_first or self.is_touched) and self.start is not None
+        self.word = here.device.words([self._whole()]) if is_compared else None
+
+    def _whole(self) -> tuple[torch.Tensor, int, int]:
+        return self.local, 0, self.local.nbytes
 
     def check_unchanged(self) -> None:
         """Refuse what would change the step's sums for those slots only that come later.
@@ -223,8 +235,12 @@ class GradientColumn:
                 "change it before that loop, or after it"
             )
         local = self.local
-        is_rebound = self.start is not None and local.data_ptr() != self.address
-        if is_rebound or local._version != self.version:  # noqa: SLF001  # see ``begin`` of the sums
+        is_changed = self.start is not None and local.data_ptr() != self.address
+        version = local._version  # noqa: SLF001  # see ``begin`` of the sums
+        if version != self.version and not is_changed:
+            is_changed = self.word is None or self.word() != here.device.words([self._whole()])()
+            self.version, self.is_touched = version, True
+        if is_changed:
             raise UsageError(
                 f"the values of {self.entry.name!r} changed inside the loop over a step; "
                 "change them before that loop, or after it"

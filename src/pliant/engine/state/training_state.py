@@ -82,9 +82,8 @@ class State:
     def capture(self) -> dict[str, Any]:
         """Return the state; its tensors are what lies here of the run's own, not copies."""
         reshard(self._sharding)
-        parameters = dict(self.model.named_parameters())
         return {
-            "parameters": {n: self._view(n, p) for n, p in parameters.items()},
+            "parameters": {n: self._view(n, p) for n, p in self._parameters.items()},
             "buffers": {n: self._view(n, b) for n, b in self.model.named_buffers()},
             **self.flags(),
             **self.objects(),
