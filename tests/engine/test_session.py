@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from pliant.core.errors import ConfigError, UsageError
 from pliant.engine import assembly, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.slots import Extras
+from pliant.engine.member.alone import Alone
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.update import Update
@@ -341,6 +343,24 @@ def test_the_clip_may_be_set_inside_the_loop_by_micro_batches_that_agree() -> No
         norms_set(0.01, None)
     with pytest.raises(ConfigError, match="positive"):
         norms_set(-1.0)
+
+
+def test_supervision_hears_of_what_takes_long_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, has_told = list[float](), threading.Event()
+
+    def tell(_: Alone, max_s: float) -> None:
+        told.append(max_s)
+        has_told.set()
+
+    monkeypatch.setattr(Alone, "tell_busy", tell)
+    with pliant.Session(**small()) as session:
+        with session.busy(max_s=60.0):
+            pass
+        assert told == []
+        monkeypatch.setattr("pliant.engine.session.BUSY_AFTER_S", 0.0)
+        with session.busy(max_s=60.0):
+            assert has_told.wait(20.0)
+        assert told == [60.0, 0.0]
 
 
 def log_once(value: Any = 1.0, times: int = 1, weight: float | None = None) -> None:

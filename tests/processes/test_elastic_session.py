@@ -315,7 +315,7 @@ def test_an_announced_evaluation_may_take_longer_than_every_deadline(
         replicas=2,
         workers=workers,
         options={"slow_s": 0.8},
-        settings={"hang_s": 1.0, "step_s": 1.0},
+        settings={"hang_s": 2.0, "step_s": 2.0},
     )
 
     outcome.check(reference("judged", 8))

@@ -7,6 +7,7 @@ how any of its collaborators does its work.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -40,6 +41,9 @@ from pliant.engine.worker.bootstrap import (
 from pliant.engine.worker.once import path_of_job
 from pliant.engine.worker.refusals_alone import meet_session, note_failure
 from pliant.engine.worker.script_errors import in_one_line
+
+BUSY_AFTER_S = 1.0
+"""How long ``session.busy`` goes on until supervision hears of it: much less than any time-out."""
 
 _live: Session | None = None
 """The one session of this process that is open."""
@@ -422,17 +426,32 @@ class Session:
 
     @contextmanager
     def busy(self, max_s: float) -> Iterator[None]:
-        """Tell supervision that this replica is at work for up to ``max_s`` without a step."""
+        """Tell supervision that this replica is at work for up to ``max_s`` seconds without a step.
+
+        What takes less than a second is not told, and leaves no record.
+        """
         self._check_open()
-        watch = self._parts.kernels
-        tell = [self._training.membership.tell_busy, *([watch.busy] if watch else [])]
-        for each in tell:
-            each(max_s)
+        watch, tell = self._parts.kernels, self._training.membership.tell_busy
+        told: list[float] = []
+
+        def tell_late() -> None:
+            told.append(max_s)
+            tell(max_s)
+
+        late = threading.Timer(BUSY_AFTER_S, tell_late)
+        late.daemon = True
+        late.start()
+        if watch is not None:
+            watch.busy(max_s)
         try:
             yield
         finally:
-            for each in tell:
-                each(0.0)
+            late.cancel()
+            late.join()  # it tells now, or never
+            if told:
+                tell(0.0)
+            if watch is not None:
+                watch.busy(0.0)
 
     # --- helpers --------------------------------------------------------------------
 
