@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, load_model
+from safetensors.torch import load_file, load_model, save_file
 from tests.checkpoint.states import contents, plain_save, save
 from torch import nn
 
 from pliant.checkpoint.compare import diff
 from pliant.checkpoint.dcp.index import Contents
 from pliant.checkpoint.dcp.read import open_checkpoint
-from pliant.checkpoint.export import export
+from pliant.checkpoint.export import INDEX, export, export_like, weight_files
 from pliant.checkpoint.failures import DamagedError
+from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.core.errors import ConfigError
 
@@ -169,6 +171,72 @@ def test_a_type_that_safetensors_lacks_is_named(root: LocalStorage, tmp_path: Pa
 
     with pytest.raises(ConfigError, match="z is complex128, which safetensors does not have"):
         export(open_checkpoint(root, name), tmp_path / "x")
+
+
+def shards_in(directory: Path, model: Tied) -> Path:
+    """Write a model as Hugging Face does: in two files with an index, and what belongs to it."""
+    directory.mkdir()
+    state = {name: t for name, t in model.state_dict().items() if name != "head.weight"}
+    files = {name: f"model-{1 + name.startswith('norm')}.safetensors" for name in state}
+    for file in set(files.values()):
+        save_file({n: t for n, t in state.items() if files[n] == file}, directory / file)
+    index = {"metadata": {}, "weight_map": files}
+    (directory / INDEX).write_text(json.dumps(index))
+    (directory / "config.json").write_text('{"model_type": "tied"}')
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "pytorch_model.bin").write_bytes(b"old weights")
+    return directory
+
+
+def test_a_directory_as_the_model_came_from_is_written_and_started_from(
+    root: LocalStorage, tmp_path: Path
+) -> None:
+    model, name = saved_tied(root)
+    like = shards_in(tmp_path / "like", Tied())  # other weights
+    checkpoint = open_checkpoint(root, name)
+
+    done = export_like(checkpoint, tmp_path / "new", like)
+
+    there = {path.name for path in (tmp_path / "new").iterdir()}
+    assert there == {path.name for path in like.iterdir()} - {"pytorch_model.bin"}
+    index = json.loads((tmp_path / "new" / INDEX).read_text())
+    assert index["weight_map"] == json.loads((like / INDEX).read_text())["weight_map"]
+    assert index["metadata"]["total_size"] == done.num_bytes
+    write_starting_weights(str(tmp_path / "new"), tmp_path / "init.pt")
+    fresh, points = Tied(), torch.arange(7)
+    loaded: dict[str, torch.Tensor] = {}
+    for file in weight_files(tmp_path / "new"):
+        loaded |= load_file(tmp_path / "new" / file)
+    for weights in (
+        loaded,
+        torch.load(tmp_path / "init.pt", weights_only=True)["model"],
+    ):
+        nn.init.zeros_(fresh.embed.weight)
+        fresh.load_state_dict(weights, strict=False)
+        assert torch.equal(fresh.head(fresh.embed(points)), model.head(model.embed(points)))
+        assert torch.equal(fresh.norm.weight, model.norm.weight)
+    with pytest.raises(ConfigError, match="exists"):
+        export_like(checkpoint, tmp_path / "new", like)
+
+
+def test_a_directory_of_another_model_is_refused_and_nothing_is_left(
+    root: LocalStorage, tmp_path: Path
+) -> None:
+    _, name = saved_tied(root)
+    like = shards_in(tmp_path / "like", Tied())
+    save_file({"other": torch.ones(1)}, like / "model-1.safetensors")
+    for sentence in ("names 'embed.weight', not in model-1", "'other' is in one of"):
+        with pytest.raises(ConfigError, match=sentence):
+            export_like(open_checkpoint(root, name), tmp_path / "new", like)
+        (like / INDEX).unlink(missing_ok=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"like", "root"}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        write_starting_weights(str(broken(tmp_path / "x.safetensors")), tmp_path / "init.pt")
+
+
+def broken(path: Path) -> Path:
+    path.write_bytes(b"no weights")
+    return path
 
 
 def test_without_the_library_one_sentence_says_what_to_install(

@@ -1,12 +1,15 @@
-"""Exporting a checkpoint's weights as one safetensors file.
+"""Exporting a checkpoint's weights as one safetensors file, or as a directory that others have.
 
-Owns which tensors it holds, under which names.  Must not know the format, which is the library's,
-nor what the weights are for.
+Owns which tensors a file holds, under which names.  Must not know the format, which is the
+library's, nor what the weights are for.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,11 @@ from pliant.checkpoint.dcp.read import StoredCheckpoint, load
 from pliant.checkpoint.failures import storage_error
 from pliant.core.errors import ConfigError
 from pliant.machine.files import fresh_beside
+
+INDEX = "model.safetensors.index.json"
+"""Beside weights in several files: which tensor is in which, as ``weight_map``."""
+
+_OTHER_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack")
 
 _DTYPES = {"bool", "bfloat16", "complex64", "float8_e4m3fn", "float8_e5m2"} | {
     *(f"float{bits}" for bits in (16, 32, 64)),
@@ -47,17 +55,112 @@ def export(
     Raises:
         ConfigError: there is nothing below ``under``, a type that the format lacks, or no library.
     """
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "pliant checkpoint export needs safetensors: pip install 'pliant[export]'"
-        ) from error
+    _require_library()
     weights = _weights(checkpoint, under)
     tied: dict[str, str] = {}
     if not repeat_tied:
         weights, tied = _untied(weights)
+    _write(checkpoint, weights, path, tied)
+    size = path.stat().st_size
+    return Exported(path=str(path), num_tensors=len(weights), num_bytes=size, tied=tied)
+
+
+def export_like(
+    checkpoint: StoredCheckpoint, target: Path, like: Path, *, under: str = "model"
+) -> Exported:
+    """Write a directory as ``like`` is one: its names in its files, and all else that it has.
+
+    The directory appears when it is whole.  The tensors of one file are in memory together.
+
+    Raises:
+        ConfigError: as ``export``; or ``target`` is there, or the checkpoint has other names.
+    """
+    _require_library()
+    files = weight_files(like)
+    if target.exists():
+        raise ConfigError(f"{target} exists; name a directory that is not there yet")
+    weights = _weights(checkpoint, under)
+    wanted = {name for names in files.values() for name in names}
+    lacking = sorted(wanted - weights.keys())
+    written = {_bytes_of(weights[name]) for name in wanted & weights.keys()}
+    strange = sorted(n for n in weights if n not in wanted and _bytes_of(weights[n]) not in written)
+    if lacking or strange:
+        raise ConfigError(
+            f"{(lacking or strange)[0]!r} is in one of {like} and {checkpoint.place} only; "
+            "export --like takes the directory that the trained model came from"
+        )
+    fresh = target.with_name(f".{target.name}.part")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        total = sum(
+            _write(checkpoint, {name: weights[name] for name in names}, fresh / file, {})
+            for file, names in files.items()
+        )
+        if (like / INDEX).exists():
+            weight_map = {name: file for file, names in files.items() for name in names}
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            (fresh / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        for path in like.iterdir():
+            is_other = path.suffix not in _OTHER_WEIGHTS and not path.name.endswith(".index.json")
+            if is_other and path.is_file() and not path.name.startswith("."):
+                shutil.copyfile(path, fresh / path.name)
+        fresh.rename(target)
+    except OSError as error:
+        raise storage_error(error, str(target), "written") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return Exported(path=str(target), num_tensors=len(wanted), num_bytes=total, tied={})
+
+
+def weight_files(directory: Path) -> dict[str, list[str]]:
+    """Return the names of the tensors in each safetensors file of a directory.
+
+    Raises:
+        ConfigError: there is none, an index names one that is not there, or a file is none.
+    """
+    _require_library()
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        found = {}
+        for path in sorted(directory.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as opened:
+                found[path.name] = sorted(opened.keys())
+        if (directory / INDEX).exists():
+            names: dict[str, str] = json.loads((directory / INDEX).read_text())["weight_map"]
+            for name, file in names.items():
+                if name not in found.get(file, ()):
+                    raise ConfigError(f"{directory / INDEX} names {name!r}, not in {file}")
+            found = {file: found[file] for file in sorted(set(names.values()))}
+    except (OSError, ValueError, LookupError, SafetensorError) as error:
+        raise ConfigError(f"the weights in {directory} cannot be read: {error}") from error
+    if not found:
+        raise ConfigError(f"{directory} holds no safetensors file")
+    return found
+
+
+def _bytes_of(item: Item) -> object:
+    """Return where its bytes lie: the same for two names of a tied weight."""
+    return tuple((chunk.file, chunk.offset) for chunk in item.chunks)
+
+
+def _require_library() -> None:
+    try:
+        import safetensors  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "this needs the package safetensors: pip install 'pliant[export]'"
+        ) from error
+
+
+def _write(
+    checkpoint: StoredCheckpoint, weights: Mapping[str, Item], path: Path, tied: Mapping[str, str]
+) -> int:
+    """Write one file, which appears when it is whole; return how many bytes its tensors have."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     about = {"format": "pt", **tied}
     if checkpoint.manifest is not None:
         about["pliant_checkpoint"] = checkpoint.manifest.name
@@ -74,8 +177,7 @@ def export(
             fresh.replace(path)
     except (OSError, SafetensorError) as error:
         raise storage_error(error, str(path), "written") from error
-    size = path.stat().st_size
-    return Exported(path=str(path), num_tensors=len(weights), num_bytes=size, tied=tied)
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _weights(checkpoint: StoredCheckpoint, under: str) -> dict[str, Item]:
@@ -102,7 +204,7 @@ def _untied(weights: dict[str, Item]) -> tuple[dict[str, Item], dict[str, str]]:
     holders: dict[object, str] = {}
     originals_first = sorted(weights.items(), key=lambda pair: pair[1].alias_of is not None)
     for name, item in originals_first:
-        holder = holders.setdefault(tuple((c.file, c.offset) for c in item.chunks), name)
+        holder = holders.setdefault(_bytes_of(item), name)
         if holder != name:
             tied[name] = holder
     return {name: item for name, item in weights.items() if name not in tied}, tied

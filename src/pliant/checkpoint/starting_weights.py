@@ -16,6 +16,7 @@ import torch
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load, open_checkpoint
+from pliant.checkpoint.export import weight_files
 from pliant.checkpoint.store.open import open_storage
 from pliant.core.errors import EXIT_OK, EXIT_USAGE, ConfigError, PliantError
 
@@ -28,11 +29,15 @@ MODEL, STATES = "model.", "optim.state."
 def write_starting_weights(source: str, target: Path) -> None:
     """Write what a run can start from.
 
-    ``source`` is a DCP directory or URL, or a root of pliant's, of which the newest is taken.
+    ``source`` is a DCP directory or URL, or a root of pliant's, of which the newest is taken; or
+    a safetensors file, or a directory of such.
 
     Raises:
         ConfigError: there is no checkpoint, or no tensor of a model in it.
     """
+    if (whole := _safetensors(source)) is not None:
+        torch.save({MARK: 1, "model": whole, "optim": {}}, target)
+        return
     checkpoint = _open(source)
     names = [name for name, item in checkpoint.items.items() if item.kind == "tensor"]
     is_bare = not any(name.startswith(MODEL) for name in names)  # a model.state_dict()
@@ -48,6 +53,24 @@ def write_starting_weights(source: str, target: Path) -> None:
         optim.setdefault(parameter, {})[key] = values[name]
     model = {short: values[name] for name, short in weights.items()}
     torch.save({MARK: 1, "model": model, "optim": optim}, target)
+
+
+def _safetensors(source: str) -> dict[str, torch.Tensor] | None:
+    """Return the weights in safetensors files here; None: the source is something else."""
+    path = Path(source)
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        files = [path / file for file in weight_files(path)]
+    elif path.suffix == ".safetensors" and path.is_file():
+        files = [path]
+    else:
+        return None
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return {name: one for file in files for name, one in load_file(file).items()}
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{source} cannot be read: {error}") from error
 
 
 def _open(source: str) -> StoredCheckpoint:

@@ -212,18 +212,26 @@ def prune(
 @_with_engine
 def export(
     place: Place,
-    file: Annotated[Path, argument("FILE", "The safetensors file to write.")],
+    file: Annotated[Path, argument("FILE", "The file to write; with --like the directory.")],
     under: Annotated[str, option("--under NAME", "Which part of the checkpoint.")] = "model",
     repeat_tied: Annotated[
         bool, option("--repeat-tied", "Write a tied weight under each of its names.")
     ] = False,
+    like: Annotated[
+        Path | None,
+        option("--like DIR", "Its files of weights, and its configuration and tokenizer."),
+    ] = None,
     option: Option = None,
     as_json: Json = False,
 ) -> int:
     """Write the model's weights and buffers as safetensors."""
     from pliant.checkpoint.export import export as exported
+    from pliant.checkpoint.export import export_like
 
-    done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
+    if like is None:
+        done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
+    else:
+        done = export_like(_open(place, option), file, like, under=under)
     if as_json:
         return print_json(asdict(done))
     say(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")

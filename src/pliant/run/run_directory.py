@@ -262,8 +262,8 @@ def require_own(holder: str, job: str, place: str) -> None:
 
 
 def initial_weights(source: str, out: Path) -> Path:
-    """Return the file to start from; a checkpoint is made into one, by a process with torch."""
-    if "://" not in source and Path(source).is_file():
+    """Return the file to start from; others are made into one, by a process with torch."""
+    if "://" not in source and Path(source).is_file() and Path(source).suffix != ".safetensors":
         return Path(source)
     target = out / "init.pt"
     try:
