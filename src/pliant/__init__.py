@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.core.errors import ConfigError, PliantError, UsageError
+    from pliant.engine.plain_state import State
     from pliant.engine.randomness import seed
     from pliant.engine.session import Session
     from pliant.engine.sharding.device_mesh import mesh
@@ -21,6 +22,7 @@ _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     **dict.fromkeys(("ConfigError", "PliantError", "UsageError"), "pliant.core.errors"),
     "Session": "pliant.engine.session",
+    "State": "pliant.engine.plain_state",
     "device": "pliant.engine.worker.own_device",
     "mesh": "pliant.engine.sharding.device_mesh",
     "once": "pliant.engine.worker.once",
@@ -33,6 +35,7 @@ __all__ = [
     "ConfigError",
     "PliantError",
     "Session",
+    "State",
     "UsageError",
     "device",
     "mesh",

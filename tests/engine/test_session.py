@@ -28,6 +28,7 @@ from pliant.engine import assembly, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.slots import Extras
 from pliant.engine.member.alone import Alone
+from pliant.engine.plain_state import State
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.sharding.stages import Stages
 from pliant.engine.update import Update
@@ -361,6 +362,46 @@ def test_supervision_hears_of_what_takes_long_only(monkeypatch: pytest.MonkeyPat
         with session.busy(max_s=60.0):
             assert has_told.wait(20.0)
         assert told == [60.0, 0.0]
+
+
+def test_a_function_makes_the_scheduler_and_epochs_step_it() -> None:
+    given: list[Any] = []
+
+    def make(optimizer: Any, steps_per_epoch: int) -> Any:
+        given.append(steps_per_epoch)
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+    arguments = small(scheduler=make, scheduler_every="epoch")
+    rates = []
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(epochs=2):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+            rates.append(arguments["optimizer"].param_groups[0]["lr"])
+    assert given == [3]
+    assert rates == [0.1, 0.1, 0.05, 0.05, 0.05, 0.025]
+    with pytest.raises(ConfigError, match="'step' or 'epoch'"):
+        pliant.Session(**small(scheduler_every="batch"))
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(ConfigError, match="the loss of one step"):
+        pliant.Session(**small(scheduler=lambda o, _: plateau(o), scheduler_every="epoch"))
+
+
+def test_plain_values_are_a_state() -> None:
+    given = {"best": 1.0}
+    states = [pliant.State(best=1.0), State.over(given)]
+    for state in states:
+        state.best = 2.0
+        sent = state.state_dict()
+        state.left = 3
+        assert sent == {"best": 2.0}
+        state.load_state_dict(sent)
+        assert repr(state) == "State(best=2.0)"
+        with pytest.raises(AttributeError, match="has no 'left'"):
+            state.left  # noqa: B018
+    assert given == {"best": 2.0}
+    with pytest.raises(ConfigError, match=r"pliant\.State"):
+        pliant.Session(**small(extra_state={"best": 1.0}))
 
 
 def log_once(value: Any = 1.0, times: int = 1, weight: float | None = None) -> None:

@@ -60,6 +60,21 @@ FEATURES = [
         proof=HABITS,
     ),
     Feature(
+        name="`pliant.State`, and dicts of plain values, in `extra_state`",
+        note="best so far, counters of an early stop: they reach joiners and checkpoints",
+        proof=HABITS,
+    ),
+    Feature(
+        name="a scheduler per epoch, made by a function",
+        note='`scheduler_every="epoch"`; the function gets the optimizer and the steps per epoch',
+        proof=HABITS,
+    ),
+    Feature(
+        name="the clip set inside the loop",
+        note="`session.max_grad_norm`, the same by all micro-batches that set it",
+        proof=HABITS,
+    ),
+    Feature(
         name="`step.log` and `step.slot`",
         note="means over all micro-batches of a step, the same on every replica",
         proof=HABITS,

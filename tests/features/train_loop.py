@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import sys
 import threading
 from pathlib import Path
@@ -39,6 +40,8 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     optimizer.register_step_pre_hook(lambda *_: clip_values(model))
+    best = pliant.State(loss=math.inf, step=-1)
+    seen: dict[str, Any] = {"slots": []}
     is_done = threading.Event()
     threading.Thread(target=compute_aside, args=(is_done,), daemon=False).start()
     with (
@@ -49,6 +52,11 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
             dataset=models.Points(NUM_SAMPLES),
             global_batch_size=GLOBAL_BATCH,
             micro_batch_size=MICRO_BATCH,
+            scheduler=lambda optimizer, steps: torch.optim.lr_scheduler.StepLR(
+                optimizer, steps // 4, 0.9
+            ),
+            scheduler_every="epoch",
+            extra_state={"best": best, "seen": seen},
         ) as session,
     ):
         faults.install_plan(plan, replica=session.replica)
@@ -64,7 +72,15 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
                         step.backward(loss)
                         step.log(loss=loss, slot=step.slot)
                         step.log(weight=float(labels.sum()), mean=points.mean())
-                    tail(session, step, model, directory, steps)
+                    if step.loss < best.loss:
+                        best.loss, best.step = step.loss, step.index
+                    seen["slots"] = [*seen["slots"][-9:], step.logged_weights["slot"]]
+                    line = {
+                        "best": best.state_dict(),
+                        **seen,
+                        "lr": optimizer.param_groups[0]["lr"],
+                    }
+                    tail(session, step, model, directory, steps, line)
                 model[0].requires_grad_(requires_grad=False)
                 optimizer.param_groups[0]["lr"] *= 0.5
         except BaseException as error:  # too wide, as in many scripts
@@ -79,7 +95,14 @@ def train(directory: Path, steps: int, *, plan: str = "") -> str:
         return digest
 
 
-def tail(session: pliant.Session, step: Any, model: nn.Module, directory: Path, steps: int) -> None:
+def tail(
+    session: pliant.Session,
+    step: Any,
+    model: nn.Module,
+    directory: Path,
+    steps: int,
+    kept: dict[str, Any],
+) -> None:
     line = {
         "replica": own_name(),
         "step": step.index,
@@ -94,7 +117,7 @@ def tail(session: pliant.Session, step: Any, model: nn.Module, directory: Path, 
     noise = float(torch.rand(()))
     session.log(loss=step.loss, noise=noise)
     if session.leader:
-        append(directory / "notes", {"step": step.index, "noise": noise, **step.logged})
+        append(directory / "notes", {"step": step.index, "noise": noise, **kept, **step.logged})
     session.save(directory / "weights.pt")
     look_at(model)
     with session.busy(60.0):

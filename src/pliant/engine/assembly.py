@@ -53,6 +53,7 @@ from pliant.engine.member.formed import window_size_for
 from pliant.engine.member.lead_membership import LeadMembership
 from pliant.engine.member.membership_port import WorkerMembership
 from pliant.engine.member.runtime import ProtocolRuntime
+from pliant.engine.plain_state import PlainState
 from pliant.engine.recording import QuietPrinter, Recorder
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
@@ -110,6 +111,7 @@ class Assembly:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads)  # before a sampler draws
         self.schedule = _schedule(data, settings)
+        objects.make_schedulers(settings, self.schedule.steps_per_epoch)
         parameters = dict(objects.model.named_parameters())
         self.buffers = BufferRules(objects.model, buffer_rules, settings.num_slots)
         workers.check_possible(
@@ -177,6 +179,9 @@ class Assembly:
             plateau=objects.plateau,
             scaler=objects.scaler,
             max_grad_norm=settings.max_grad_norm,
+            steps_per_schedule=(
+                self.schedule.steps_per_epoch if settings.scheduler_every == "epoch" else 0
+            ),
             micro_batch_size=settings.micro_batch_size,
             stages=self._stages,
         )
@@ -462,7 +467,8 @@ def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:
 
 def _variables(objects: UserObjects, dataset: object) -> ScriptVariables:
     """Return what looks at the script's variables, apart from what travels with the run."""
-    travels = (*objects.schedulers, *objects.plateau.values(), *objects.extra.values())
+    dicts = [vars(one) for one in objects.extra.values() if isinstance(one, PlainState)]
+    travels = (*objects.schedulers, *objects.plateau.values(), *objects.extra.values(), *dicts)
     optimizers = with_nested(objects.optimizers)
     return ScriptVariables([objects.model, dataset, objects.scaler, *optimizers, *travels])
 

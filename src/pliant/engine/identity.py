@@ -67,6 +67,7 @@ def describe(
         *here.device.identity(settings.threads),
         ("max_grad_norm", repr(settings.max_grad_norm)),
         ("on_nonfinite", settings.on_nonfinite),
+        ("scheduler_every", settings.scheduler_every),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
     )
 

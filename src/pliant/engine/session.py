@@ -42,6 +42,9 @@ from pliant.engine.worker.once import path_of_job
 from pliant.engine.worker.refusals_alone import meet_session, note_failure
 from pliant.engine.worker.script_errors import in_one_line
 
+MakeScheduler = Callable[[Any, int], Scheduler]
+"""Makes a scheduler of the optimizer, or the list of them, and the steps of an epoch."""
+
 BUSY_AFTER_S = 1.0
 """How long ``session.busy`` goes on until supervision hears of it: much less than any time-out."""
 
@@ -62,14 +65,16 @@ class Session:
             ``batch_size``), ``drop_last`` and the order.
         global_batch_size: samples per optimizer step over all replicas.
         micro_batch_size: samples per forward and backward; divides the global batch.
-        scheduler: one or several, stepped after every update that was not skipped.
+        scheduler: one or several, stepped after every update that was not skipped; or functions
+            that make one of the optimizer and the number of steps in an epoch.
+        scheduler_every: ``epoch`` steps them where an epoch ends instead.
         max_grad_norm: clip the global gradient to this norm.
         reduction: ``exact`` gives the same bits for every membership; ``fast`` gives speed.
         collate_fn: makes a micro-batch of a list of items.
         num_workers: loader processes.
         scaler: for float16; scales inside ``step.backward``.
-        extra_state: what else belongs to the run: one object, or several by name, with
-            ``state_dict`` and ``load_state_dict``.
+        extra_state: what else belongs to the run: a ``pliant.State``, or another object with
+            ``state_dict`` and ``load_state_dict``, or several by name, dicts among them.
         threads: of torch.
         drop_last: leave out the short batch at the end of an epoch.
         shuffle: give every epoch its own order; True unless given.
@@ -98,13 +103,14 @@ class Session:
         dataset: Samples | DataLoader[Any],
         global_batch_size: int,
         micro_batch_size: int | None = None,
-        scheduler: Scheduler | Sequence[Scheduler] | None = None,
+        scheduler: Scheduler | MakeScheduler | Sequence[Scheduler | MakeScheduler] | None = None,
+        scheduler_every: Literal["step", "epoch"] = "step",
         max_grad_norm: float | None = None,
         reduction: Literal["exact", "fast"] = "exact",
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int | None = None,
         scaler: torch.amp.GradScaler | None = None,
-        extra_state: Stateful | Mapping[str, Stateful] | None = None,
+        extra_state: Stateful | Mapping[str, Stateful | dict[str, Any]] | None = None,
         threads: int = 1,
         drop_last: bool | None = None,
         shuffle: bool | None = None,
@@ -149,6 +155,7 @@ class Session:
             shuffle=data.shuffle,
             drop_last=data.drop_last,
             on_nonfinite=on_nonfinite,
+            scheduler_every=scheduler_every,
         )
         self._objects = UserObjects.check(
             model=model,

@@ -20,6 +20,7 @@ from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import batching
 from pliant.engine.device import graphs, here, host
 from pliant.engine.local_tensors import reshard, sharding_modules
+from pliant.engine.plain_state import PlainState
 from pliant.engine.state.buffers import observes
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.optimizer_state import held, with_nested
@@ -51,6 +52,7 @@ class SessionSettings:
     shuffle: bool = True
     drop_last: bool = False
     on_nonfinite: str = "warn"
+    scheduler_every: str = "step"
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -58,6 +60,10 @@ class SessionSettings:
         if self.on_nonfinite not in ON_NONFINITE:
             raise ConfigError(
                 f"on_nonfinite must be 'warn', 'stop' or 'skip', got {self.on_nonfinite!r}"
+            )
+        if self.scheduler_every not in ("step", "epoch"):
+            raise ConfigError(
+                f"scheduler_every must be 'step' or 'epoch', got {self.scheduler_every!r}"
             )
         for name, least in (("seed", 0), ("num_workers", 0), ("threads", 1)):
             value = getattr(self, name)
@@ -94,17 +100,30 @@ class UserObjects:
         schedulers: object,
         plateau: Mapping[str, object] | None,
         scaler: object,
-        extra_state: Stateful | Mapping[str, Stateful] | None,
+        extra_state: Stateful | Mapping[str, Any] | None,
     ) -> UserObjects:
         """Check the arguments of a session; of optimizers and schedulers one, several or none."""
         return cls(
             model=(checked := _check_model(model)),
             optimizers=_check_optimizers(_as_list(optimizers), checked),
-            schedulers=_check_schedulers(_as_list(schedulers)),
+            schedulers=_as_list(schedulers),  # type: ignore[arg-type]  # see make_schedulers
             plateau=_check_plateau(plateau or {}),
             scaler=_check_scaler(scaler, checked),
             extra=_extra_parts(extra_state),
         )
+
+    def make_schedulers(self, settings: SessionSettings, steps_per_epoch: int) -> None:
+        """Let functions make their schedulers, and check all."""
+        given = self.optimizers[0] if len(self.optimizers) == 1 else self.optimizers
+        made = [one(given, steps_per_epoch) if callable(one) else one for one in self.schedulers]
+        self.schedulers[:] = _check_schedulers(made)
+        is_plateau = any(isinstance(one, ReduceLROnPlateau) for one in self.schedulers)
+        if is_plateau and settings.scheduler_every == "epoch":
+            raise ConfigError(
+                "ReduceLROnPlateau with scheduler_every='epoch' would see the loss of one step of "
+                "each epoch; pass it as plateau={'loss': ...} and call session.feed(loss=...) "
+                "where step.is_last_of_epoch"
+            )
 
 
 def _as_list(value: object) -> list[object]:
@@ -344,17 +363,22 @@ def check_launcher(launcher: str, world_size: int) -> None:
         )
 
 
-def _extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[str, Stateful]:
+def _extra_parts(extra_state: Stateful | Mapping[str, Any] | None) -> dict[str, Stateful]:
     """Name the parts; an object that is not named is the part ``""``."""
     if extra_state is None:
         return {}
     is_many = isinstance(extra_state, Mapping) and not hasattr(extra_state, "state_dict")
     parts: dict[str, Any] = dict(extra_state) if is_many else {"": extra_state}  # type: ignore[arg-type]
     for name, part in parts.items():
+        if type(part) is dict:
+            parts[name] = part = PlainState.over(part)
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(part, method, None)):
                 what = f"extra_state[{name!r}]" if is_many else "extra_state"
-                raise ConfigError(f"{what} is a {type(part).__name__} and has no {method}()")
+                raise ConfigError(
+                    f"{what} is a {type(part).__name__} and has no {method}(); "
+                    "plain values travel in pliant.State(best=0.0, ...)"
+                )
     return parts
 
 

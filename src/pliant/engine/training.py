@@ -289,7 +289,7 @@ class Training:
         gradient = result.gradient
         digest = gradient.digest
         is_skipped = bool(gradient.nonfinite) and self.on_nonfinite == "skip"
-        self.update.apply(gradient, is_skipped=is_skipped, is_first=result.step == 0)
+        self.update.apply(gradient, is_skipped=is_skipped, step=result.step)
         self.slots.commit(gradient.extras, is_skipped=is_skipped)
         self._attempted = None
         member = self.membership.member

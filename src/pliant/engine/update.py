@@ -64,6 +64,8 @@ class Update:
     scaler: torch.amp.GradScaler | None
     max_grad_norm: float | None
     micro_batch_size: int
+    steps_per_schedule: int = 0
+    """Steps after which schedulers are stepped; 0: they are with each update."""
     stages: Stages
     """Of the model; the gradient is that of all of them."""
 
@@ -197,16 +199,15 @@ class Update:
         return all_agree(found) if self._is_in_parts else found
 
     @torch.no_grad()
-    def apply(
-        self, gradient: Gradient, *, is_skipped: bool = False, is_first: bool = False
-    ) -> None:
+    def apply(self, gradient: Gradient, *, is_skipped: bool = False, step: int = 1) -> None:
         """Do what ``loss.backward()`` of the whole global batch and ``optimizer.step()`` would.
 
         A step in which nothing was computed, or whose scaled gradient overflowed, is skipped: it
-        moves neither weights nor schedulers; one with ``is_skipped`` no scaler either.
+        moves neither weights nor schedulers; one with ``is_skipped`` no scaler either.  An epoch
+        ends with any step, for those that follow epochs.
 
         Raises:
-            UsageError: an optimizer cannot do it, in the run's first step (``is_first``).
+            UsageError: an optimizer cannot do it, in the run's first ``step``, which is 0.
         """
         torch.clear_autocast_cache()
         for parameter, part in gradient.parts:
@@ -216,7 +217,11 @@ class Update:
         self._grad_norm = gradient.norm_here
         with here.device.without_autocast():
             has_work = bool(gradient.parts) or (self.stages.is_several and gradient.extras.weight)
-            if has_work and not is_skipped and self._step(gradient, is_first=is_first):
+            is_due = bool(has_work) and not is_skipped
+            is_due = is_due and self._step(gradient, is_first=step == 0)
+            if self.steps_per_schedule:
+                is_due = (step + 1) % self.steps_per_schedule == 0
+            if is_due:
                 self._step_schedulers(gradient.extras.loss)
         self.follow_schedulers()
         for parameter in self.parameters.values():
