@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 import threading
 import time
@@ -59,8 +58,8 @@ own, before all others, on {devices} devices that come and go in steps of 15 to 
 each size, mean pause of a join and of a leave, mean time from starting a replica until it can
 join, and the time from the beginning of the trace until the job has its devices. *predicted*:
 `pliant.simulate` with these figures and the trace, its times divided by {scale:g}, pauses as they
-are; made before the run. *measured*: `pliant pool start --capacity trace:FILE --time-scale
-{scale:g}` and `pliant run --pool`, samples committed from the beginning of the trace to its end,
+are; made before the run. *measured*: `pliant pool set --devices N` at the moments of the
+trace, and `pliant run --pool`; samples committed from the beginning of the trace to its end,
 {seconds:g} s later. *difference*: predicted to measured. *busy with others*: share of the
 processors' time that was used while the run went on, and not by it."""
 
@@ -182,28 +181,21 @@ def run(
     chosen: argparse.Namespace,
     *,
     until_s: float,
-    scale: float,
 ) -> Ran:
-    """Run the job in a pool that follows a trace."""
+    """Run the job in a pool whose devices come and go as the trace says."""
     folder.mkdir(parents=True)
-    trace = folder / "trace.csv"
-    rows = [f"{one.at_s * scale!r},{one.devices}" for one in changes]
-    trace.write_text("\n".join(["time_s,devices", *rows]) + "\n")
     script = ["--pool=default", str(WORKER), "--demo", "--steps=1000000"]
     script += [f"--slots={chosen.slots}", f"--pace={chosen.pace}"]
-    state = folder / "state" / "pliant" / "pools" / "default" / "state.json"
     with (
-        thrash.pool(folder, f"--capacity=trace:{trace}", f"--time-scale={scale}"),
+        thrash.pool(folder),
         pliant_job.running(
             folder, script, least=1, start=DEVICES, most=DEVICES, name="predict"
         ) as job,
     ):
-        began_at = harness.await_true(
-            lambda: json.loads(state.read_text())["trace_began_at"],
-            timeout_s=LIMIT_S,
-            what="the trace's beginning",
-        )
-        machine = psutil.cpu_times()
+        began_at, machine = time.time(), psutil.cpu_times()
+        for one in changes:
+            time.sleep(max(0.0, began_at + one.at_s - time.time()))
+            thrash.set_devices(folder, one.devices)
         time.sleep(max(0.0, began_at + until_s + 1 - time.time()))
         if job.process.poll() is not None:
             raise RuntimeError((folder / "output.txt").read_text()[-4000:])
@@ -223,7 +215,7 @@ def _busy_with_others(before: Any, job: psutil.Process) -> float:
 def calibrated(folder: Path, chosen: argparse.Namespace) -> Calibration:
     """Run the job on the stairs."""
     changes, until_s = stairs()
-    ran = run(folder, changes, chosen, until_s=until_s, scale=1.0)
+    ran = run(folder, changes, chosen, until_s=until_s)
     return calibration.calibration_of(
         ran.records, began_at=ran.began_at, num_slots=chosen.slots, devices=DEVICES
     )
@@ -234,7 +226,7 @@ def one_round(folder: Path, known: Calibration, seed: int, chosen: argparse.Name
     changes, until_s = played(chosen.trace, seed=seed, scale=chosen.scale), chosen.seconds
     predicted = predict(known, changes, until_s=until_s)
     print(f"trace {seed}, predicted: {predicted}", flush=True)
-    ran = run(folder, changes, chosen, until_s=until_s, scale=chosen.scale)
+    ran = run(folder, changes, chosen, until_s=until_s)
     found = Round(
         seed=seed,
         predicted=predicted,

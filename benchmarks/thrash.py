@@ -1,6 +1,6 @@
 """What capacity that comes and goes costs a job: ``python -m benchmarks.thrash``.
 
-Owns the capacity (a file that a real pool follows, rewritten at moments from a seed), the policies
+Owns the capacity (the devices of a real pool, set anew at moments from a seed), the policies
 that are compared, and the page.  The job is ``thrash_worker``; what it lost is for
 ``pliant.observe.goodput`` to say.
 """
@@ -39,9 +39,9 @@ POLICIES = {
 """``--policy`` of each side."""
 
 METHOD = """\
-A pool of {devices} devices follows a file (`--capacity file:PATH`, looked at every 0.5 s). The
+A pool of {devices} devices (`pliant pool set --devices N`). The
 job (a GPT of 0.03M parameters, K=8, a micro-batch waits for {pace:g} s so that more replicas are
-faster on any machine) starts with {devices} replicas; from its first step on the file says a
+faster on any machine) starts with {devices} replicas; from its first step on the pool has a
 number from 1 to {fewer} and {devices} in turn, each for a time drawn from a seed, the same for
 every side: {stays}. It goes on until the job has done its {steps} steps. Sides: {policies}.
 *goodput*: committed samples per second from the first step to the end of the job. *lost to
@@ -75,9 +75,9 @@ def stays(seed: int, weather: str) -> Iterator[tuple[int, float]]:
 
 
 @contextlib.contextmanager
-def pool(folder: Path, *capacity: str) -> Iterator[None]:
-    """Run a pool whose devices come and go as these options say."""
-    command = [*pliant_job.CLI, "pool", "start", "--devices", str(DEVICES), *capacity]
+def pool(folder: Path) -> Iterator[None]:
+    """Run a pool of its own."""
+    command = [*pliant_job.CLI, "pool", "start", "--devices", str(DEVICES)]
     environment = harness.environment(XDG_STATE_HOME=str(folder / "state"))
     record = folder / "state" / "pliant" / "pools" / "default.json"
     with harness.process(command, env=environment, output=folder / "pool.txt"):
@@ -85,15 +85,21 @@ def pool(folder: Path, *capacity: str) -> Iterator[None]:
         yield
 
 
+def set_devices(folder: Path, number: int) -> None:
+    """Let the pool of this folder have so many."""
+    command = [*pliant_job.CLI, "pool", "set", "--devices", str(number)]
+    environment = harness.environment(XDG_STATE_HOME=str(folder / "state"))
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
 def measure(folder: Path, *, policy: str, weather: str, seed: int, steps: int, pace: float) -> Run:
     """Run one job to its end; in weather ``still`` its devices stay."""
     folder.mkdir(parents=True)
-    capacity, digest = folder / "capacity", folder / "digest"
+    digest = folder / "digest"
     script = [str(WORKER), "--steps", str(steps), "--pace", str(pace), "--digest", str(digest)]
-    capacity.write_text(str(DEVICES))
     flips = 0
     with (
-        pool(folder, f"--capacity=file:{capacity}"),
+        pool(folder),
         pliant_job.running(
             folder,
             ["--pool=default", *(f"--policy={field}" for field in policy.split()), *script],
@@ -111,9 +117,7 @@ def measure(folder: Path, *, policy: str, weather: str, seed: int, steps: int, p
 
         harness.await_true(has_begun, timeout_s=LIMIT_S, what="the first step")
         for devices, stay_s in stays(seed, weather):
-            fresh = capacity.with_suffix(".fresh")
-            fresh.write_text(str(devices))
-            fresh.replace(capacity)
+            set_devices(folder, devices)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(stay_s)
                 break

@@ -92,26 +92,6 @@ spec:
             "--devices 9999999999 must be between 1 and 100000",
         ),
         (["pool", "start", "--name", "A"], "--name 'A' must be lower-case letters"),
-        (["pool", "start", "--capacity", "x"], "--capacity 'x' is neither file:PATH nor trace:"),
-        (["pool", "start", "--capacity", "file:gone"], "gone cannot be read: No such file"),
-        (["pool", "start", "--capacity", "trace:gone"], "gone cannot be read: No such file"),
-        (
-            ["pool", "start", "--capacity", "file:t.csv"],
-            "t.csv holds '0,add,a\\n5,gone,b'; expected a number of devices, such as 8",
-        ),
-        (
-            ["pool", "start", "--capacity", "trace:t.csv"],
-            "t.csv line 2: '5,gone,b'; expected milliseconds,add|remove,node",
-        ),
-        (["pool", "start", "--time-scale", "60"], "--time-scale is for --capacity trace:FILE"),
-        (
-            ["pool", "start", "--capacity", "trace:t.csv", "--time-scale", "0"],
-            "--time-scale 0 must be a number above 0",
-        ),
-        (
-            ["pool", "start", "--capacity", "trace:t.csv", "--time-scale", "nan"],
-            "--time-scale nan must be a number above 0",
-        ),
         (["pool", "start", "--config", "gone"], "gone cannot be read: No such file"),
         (["pool", "start", "--config", "t.csv"], "t.csv must be a mapping that starts with"),
         (
@@ -228,7 +208,6 @@ STATUS: dict[str, Any] = {
     "usable": 6,
     "in_use": 5,
     "free": 1,
-    "follows": "trace:t.csv",
     "recovering": [],
     "failure": None,
     "devices": [
@@ -292,7 +271,7 @@ STATUS: dict[str, Any] = {
 
 DRAWN = """\
 ╭─ pool default  ──────────────────────────────────────────────────────────────────────────────────╮
-│ 5 of 6 devices in use (8 when all are there)   1 idle   follows trace:t.csv                      │
+│ 5 of 6 devices in use   1 idle                                                                   │
 │   0     1     2     3     4     5     6 x   7                                                    │
 │                                                                                                  │
 │ claim    team     priority  state           has  which  asks     since  why                      │

@@ -97,7 +97,7 @@ def of_pool(text: str) -> dict[str, Any]:
     device |= {"is_cordoned": False, "is_drained": False}
     team = {"team": text, "quota": 1, "borrow_limit": None, "reclaim_from": text, "share": 1}
     figures = {"in_use": 1, "limit": 1, "size": 2, "free": 0, "pool": text}
-    said = {"follows": text, "recovering": [text], "failure": text}
+    said = {"recovering": [text], "failure": text}
     return {**figures, **said, "devices": [device], "claims": [claim], "teams": [team, team]}
 
 

@@ -285,9 +285,6 @@ POOLS: dict[str, Typed] = {
         "pool start --config pool.yaml",
         before=written("pool.yaml", QUOTAS.replace("quota: 3", "reclaim: {by: [vip]}", 1)),
     ),
-    "t.csv line 1: '5'; expected milliseconds,add|remove,node or time_s,devices": Typed(
-        "pool start --capacity trace:t.csv", before=written("t.csv", "5\n")
-    ),
     "the quotas 3 (a) + 3 (b) are more than the pool's 4 devices; lower one "
     "or give the pool more": Typed(
         "pool start --devices 4 --config pool.yaml", before=written("pool.yaml", QUOTAS)

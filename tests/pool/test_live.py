@@ -424,34 +424,6 @@ def test_a_claim_that_is_released_ends_what_runs(here: Box) -> None:
     assert here.records("release")[-1]["by"] == user_name(os.geteuid())
 
 
-def test_capacity_follows_a_file(here: Box, tmp_path: Path) -> None:
-    number = tmp_path / "devices"
-    number.write_text("1\n")
-    here.start_pool("--devices", "4", "--capacity", f"file:{number}")
-    assert here.status()["usable"] == 1
-
-    number.write_text("9")
-    until(lambda: here.status()["usable"] == 4, "four are there, and no more")
-    number.write_text("many")
-    until(lambda: here.records("complaint"), "the pool has complained")
-    [complaint] = here.records("complaint")
-    assert complaint["reason"].endswith(
-        "expected a number of devices, such as 8; the capacity stays as it is"
-    )
-    code, said = here.run("pool", "set", "--devices", "2")
-    assert code == 2
-    assert said.startswith("pliant: the number of devices follows file:")
-
-
-def test_capacity_is_replayed_from_a_trace(here: Box, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.csv"
-    trace.write_text("0,add,a\n0,add,b\n60000,add,c\n120000,remove,a\n")
-    here.start_pool("--devices", "8", "--capacity", f"trace:{trace}", "--time-scale", "120")
-
-    until(lambda: len(here.records("devices_set")) == 3, "the trace is over")
-    assert [record["count"] for record in here.records("devices_set")] == [2, 3, 2]
-
-
 def test_a_pool_that_is_stopped_leaves_nothing_but_its_files(here: Box) -> None:
     pool = here.start_pool("--devices", "2")
 

@@ -10,7 +10,7 @@ import pytest
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import Demand
 from pliant.pool.state import SavedClaim, SavedPool
-from pliant.run.pool_config import Capacity, PoolConfig, begun
+from pliant.run.pool_config import PoolConfig, begun
 from pliant.spec.load import parse
 from pliant.spec.pool import PoolFile
 
@@ -90,17 +90,3 @@ def test_a_file_that_names_no_users_of_a_class_any_more_opens_it() -> None:
 
     assert after(by_hand, filed(", users: [ada]")).class_users == {"nightly": ("bob",)}
     assert after(by_hand, filed("")).class_users == {}
-
-
-def test_one_number_is_the_capacity_of_devices_of_one_kind(tmp_path: Path) -> None:
-    """Else each kind had as many: five in use where three are allowed."""
-    (tmp_path / "n").write_text("3")
-    capacity = Capacity(text="file:n", file=tmp_path / "n")
-
-    assert after(None, config(GPUS, capacity=capacity)).devices == 3
-    with pytest.raises(ConfigError) as caught:
-        after(None, config((*GPUS, "cpu:0"), capacity=capacity))
-    assert str(caught.value) == (
-        "--capacity is one number, and the devices are of 2 kinds (cuda, cpu); start a pool for"
-        " each kind"
-    )

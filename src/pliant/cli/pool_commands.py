@@ -106,16 +106,6 @@ def start(
     config: Annotated[
         Path | None, option("--config POOL.YAML", "Its teams, quotas and classes.")
     ] = None,
-    capacity: Annotated[
-        str | None,
-        option(
-            "--capacity file:PATH|trace:FILE",
-            "Follow a number in a file, or replay a trace; N at most.",
-        ),
-    ] = None,
-    time_scale: Annotated[
-        float | None, option("--time-scale X", "Replay it so many times as fast.  [default: 1]")
-    ] = None,
     group: Annotated[
         str | None,
         option("--group GROUP", "Share it with the users of this group.  [default: with nobody]"),
@@ -142,8 +132,6 @@ def start(
         "name": name,
         "devices": devices,
         "config": None if config is None else str(config),
-        "capacity": capacity,
-        "time_scale": time_scale,
         "forget": forget,
         "group": group,
         "port": port,
@@ -169,7 +157,7 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
 
 def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     from pliant.run.host_devices import HostDevices
-    from pliant.run.pool_config import PoolConfig, group_id, parse_capacity
+    from pliant.run.pool_config import PoolConfig, group_id
 
     path: str | None = given["config"]
     state, group = state_directory(), given.get("group")
@@ -188,7 +176,6 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
         default_names=here.names,
         environ=os.environ,
         file=file,
-        capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
         forget=bool(given.get("forget")),
         port=given["port"] or 0,
         records=state.pools if group is None else state.shared_pools,

@@ -83,15 +83,11 @@ def live(
 def _figures(status: dict[str, Any]) -> RenderableType:
     text = Text()
     text.append(f"{status['in_use']} of {counted(status['limit'], 'device')} in use", style="bold")
-    if status["limit"] != status["size"]:
-        text.append(f" ({status['size']} when all are there)", style="dim")
     text.append(f"   {status['free']} idle")
     if (rest := status["limit"] - status["in_use"] - status["free"]) > 0:
         text.append(f"   {rest} out of use", style="red")
     for (model, size), number in Counter(map(_model_of, status["devices"])).items():
         text.append(f"   {number} x {model}{size}" if model else "", style="dim")
-    if status["follows"]:
-        text.append(f"   follows {status['follows']}", style="dim")
     if status["recovering"]:
         names = ", ".join(status["recovering"])
         text.append(f"   started anew, waits for {names} to say what they hold", style="yellow")

@@ -167,8 +167,7 @@ def _part(record: Record, name: str) -> Record:
 
 def _started(record: Record) -> str:
     again = " again" if record.get("follows") else ""
-    follows = f", as {record.get('capacity')} says" if record.get("capacity") else ""
-    return f"the pool started{again} with {counted(record.get('devices'), 'device')}{follows}"
+    return f"the pool started{again} with {counted(record.get('devices'), 'device')}"
 
 
 _SAY: dict[str, Callable[[Record], str | None]] = {
@@ -195,7 +194,7 @@ _SAY: dict[str, Callable[[Record], str | None]] = {
     "team_set": _team,
     "team_removed": lambda r: f"team {r.get('name')} is forgotten",
     "class_set": _class,
-    "complaint": lambda r: "the capacity cannot be read",
+    "complaint": lambda r: str(r.get("reason")),
     "not_written": lambda r: "the state cannot be written; nothing is handed out",
 }
 """How each kind is said; a kind that is missing is not told."""

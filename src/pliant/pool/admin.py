@@ -32,8 +32,6 @@ class PoolAdmin:
     async def set_devices(self, number: int) -> str:
         """Change how many devices there are."""
         driver = self._driver
-        if driver.follows:
-            raise RefusedError(f"the number of devices follows {driver.follows}; change that")
         if driver.saved.names:
             raise RefusedError(
                 "the devices have names, and more of them would have none; cordon or drain some"
@@ -45,11 +43,6 @@ class PoolAdmin:
                 allocation.DevicesSet(count=number), size=number, devices=number, number=most
             )
         return counted(number, "device")
-
-    async def follow(self, number: int) -> None:
-        """Let so many devices be in use, as a file or a trace says."""
-        async with self._driver.changing() as driver:
-            driver.configure(allocation.DevicesSet(count=number), devices=number)
 
     async def cordon(self, device: int, *, by: str = "", reason: str = "") -> str:
         """Hand a device out no more; who has it keeps it."""

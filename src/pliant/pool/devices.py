@@ -7,19 +7,16 @@ certain whose process that is (``machine.device_locks``).  Knows nothing of shar
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pliant.core.errors import ConfigError
 from pliant.machine import device_locks as locks
 from pliant.machine.interfaces import user_name
 from pliant.machine.locks import who_holds
 from pliant.observe.log import EventLog
-from pliant.spec.trace import Change
 
 AGAIN_S = 1.0
 """Between two tries to end what uses a device, in seconds."""
@@ -169,64 +166,3 @@ class SharedDeviceWatch(DeviceWatch):
 
     def _user_text(self, device: int) -> str:
         return f"{self.user_text(device)} keeps it and is not ended by {user_name(os.geteuid())}"
-
-
-LOOK_S = 0.5
-"""Between two looks at a watched file, in seconds."""
-
-
-async def watched(
-    path: Path, most: int, log_complaint: Callable[[str], None]
-) -> AsyncIterator[int]:
-    """Yield the number in a file whenever it changes, ``most`` at most."""
-    said, last = "", -1
-    while True:
-        try:
-            devices = await asyncio.to_thread(read_number, path)
-        except ConfigError as error:
-            if str(error) != said:
-                said = str(error)
-                log_complaint(f"{said}; the capacity stays as it is")
-        else:
-            said = ""
-            if min(devices, most) != last:
-                last = min(devices, most)
-                yield last
-        await asyncio.sleep(LOOK_S)
-
-
-async def replayed(
-    changes: list[Change], *, time_scale: float, elapsed_s: float = 0.0
-) -> AsyncIterator[int]:
-    """Yield the numbers of a trace, ``time_scale`` times as fast as they came.
-
-    Args:
-        changes: ascending in time.
-        time_scale: 60 makes a minute of the trace a second.
-        elapsed_s: real seconds since it began, in an earlier life of the pool.
-    """
-    loop = asyncio.get_running_loop()
-    began_s = loop.time() - elapsed_s
-    past = [change for change in changes if change.at_s / time_scale <= elapsed_s]
-    if past:
-        yield past[-1].devices
-    for change in changes[len(past) :]:
-        await asyncio.sleep(began_s + change.at_s / time_scale - loop.time())
-        yield change.devices
-
-
-def read_number(path: Path) -> int:
-    """Read the number of devices from a file.
-
-    Raises:
-        ConfigError: there is none, or it is no whole number.
-    """
-    try:
-        text = path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        text = "binary data"
-    if not text.isdecimal() or not math.isfinite(float(text)):
-        raise ConfigError(f"{path} holds {text[:40]!r}; expected a number of devices, such as 8")
-    return int(text)

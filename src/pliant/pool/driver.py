@@ -58,7 +58,6 @@ class PoolDriver:
         self,
         saved: SavedPool,
         *,
-        follows: str = "",
         state: StateFile,
         watch: DeviceWatch,
         log: EventLog,
@@ -73,7 +72,6 @@ class PoolDriver:
         self.saved = numbered(saved).model_copy(update={"life": life, "revision": revision})
         """What is set, and what is written of it; its claims are those of the life before."""
 
-        self.follows = follows
         """What sets the number of devices, if not people: a file, a trace."""
 
         self.accelerators = accelerators or {}
@@ -219,7 +217,7 @@ class PoolDriver:
         self.saved = self.saved.model_copy(update=changes)
 
     def log_complaint(self, sentence: str) -> None:
-        """Write down what is wrong with what the pool follows."""
+        """Write down what went wrong, and what the pool does about it."""
         self._log.write("complaint", reason=sentence)
 
     def awaited(self) -> list[str]:

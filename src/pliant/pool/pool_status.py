@@ -30,7 +30,6 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
         "usable": summary.usable,
         "in_use": in_use,
         "free": max(0, min(len(summary.free), summary.limit - in_use)),
-        "follows": driver.follows or None,
         "recovering": driver.awaited(),
         "failure": driver.failure or None,
         "devices": _devices(driver, claims),

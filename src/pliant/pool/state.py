@@ -59,7 +59,9 @@ class Given(_Saved):
     """
 
     devices: int | None
-    capacity: str = ""
+    capacity: str = "None"
+    """Earlier versions could follow a file or a trace."""
+
     teams: tuple[TeamEntry, ...] | None = None
     classes: dict[str, int] | None = None
     class_users: dict[str, tuple[str, ...]] | None = None
@@ -104,7 +106,7 @@ class SavedPool(_Saved):
     teams: tuple[TeamEntry, ...] = ()
     claims: tuple[SavedClaim, ...] = ()
     trace_began_at: float | None = None
-    """Wall-clock time at which the trace that the capacity follows began."""
+    """Of earlier versions."""
 
 
 def name_of(saved: SavedPool, device: int) -> str:
@@ -124,9 +126,7 @@ def at_rest(saved: SavedPool) -> SavedPool:
     is what it was started with, and nothing is known of claims.
     """
     size = len(saved.names) or saved.given.devices or saved.size
-    return saved.model_copy(
-        update={"size": size, "devices": size, "claims": (), "trace_began_at": None}
-    )
+    return saved.model_copy(update={"size": size, "devices": size, "claims": ()})
 
 
 class StateFile:

@@ -1,38 +1,21 @@
 """What a pool is started with: what was asked for, over what the life before has left.
 
 Owns the settings of one pool, how those that are text are read, and the contradictions between the
-two.  Reads the sources of the capacity; knows nothing of how a pool runs.
+two.  Knows nothing of how a pool runs.
 """
 
 from __future__ import annotations
 
 import grp
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pliant.core.device_names import kind_of
 from pliant.core.errors import ConfigError
-from pliant.machine.files import read_named
 from pliant.machine.interfaces import loopback
 from pliant.pool.claims import PoolSettings
-from pliant.pool.devices import read_number
 from pliant.pool.state import Given, SavedPool
 from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
-from pliant.spec.trace import Change, parse_trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What sets the number of devices: nobody but people, a watched file, or a trace."""
-
-    text: str
-    """As it was typed."""
-
-    file: Path | None = None
-    trace: Path | None = None
-    time_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +42,6 @@ class PoolConfig:
     file: PoolFile | None = None
     """None: teams and classes as in the life before."""
 
-    capacity: Capacity | None = None
     forget: bool = False
     """Begin without what was set in the life before."""
 
@@ -69,26 +51,6 @@ class PoolConfig:
     port: int = 0
     address: str = field(default_factory=loopback)
     settings: PoolSettings | None = None
-
-
-def parse_capacity(text: str | None, *, time_scale: float | None) -> Capacity | None:
-    """Read ``file:PATH`` or ``trace:FILE``.
-
-    Raises:
-        ConfigError: it is neither, or is played at no speed.
-    """
-    kind, _, path = (text or "").partition(":")
-    if time_scale is not None and kind != "trace":
-        raise ConfigError("--time-scale is for --capacity trace:FILE")
-    if time_scale is not None and not 0 < time_scale < math.inf:
-        raise ConfigError(f"--time-scale {time_scale:g} must be a number above 0")
-    if text is None:
-        return None
-    if kind not in ("file", "trace") or not path:
-        raise ConfigError(f"--capacity {text!r} is neither file:PATH nor trace:FILE")
-    if kind == "file":
-        return Capacity(text=text, file=Path(path))
-    return Capacity(text=text, trace=Path(path), time_scale=time_scale or 1.0)
 
 
 def group_id(name: str) -> int:
@@ -125,9 +87,8 @@ def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
     if found is not None and config.forget:
         found = found.model_copy(update=NOTHING_SET)
     began = found or SavedPool(name=config.name, size=0, devices=0)
-    is_same = found is not None and began.given == given
-    changed: dict[str, object] = {"given": given, "trace_began_at": None}
-    if not is_same:
+    changed: dict[str, object] = {"given": given}
+    if found is None or config.forget or began.given != given:
         size = config.devices or began.size or config.default_devices
         changed |= {"size": size, "devices": size, "number": size}
         if config.devices is not None or config.forget or not began.size:
@@ -140,9 +101,6 @@ def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
         }
         changed |= {name: value for name, value in named.items() if value is not None}
     began = began.model_copy(update=changed)
-    if config.capacity is not None:
-        _require_one_kind(began.names)
-        began = _at_first(config.capacity, began, found if is_same else None)
     try:
         check_promises(began.teams, began.size)
     except ConfigError as error:
@@ -171,18 +129,8 @@ def _named(names: tuple[str, ...], before: SavedPool | None) -> tuple[str, ...]:
     return names
 
 
-def _require_one_kind(names: tuple[str, ...]) -> None:
-    """Refuse to let one number say how many devices of several kinds there are."""
-    kinds = dict.fromkeys(map(kind_of, names))
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"--capacity is one number, and the devices are of {len(kinds)} kinds"
-            f" ({', '.join(kinds)}); start a pool for each kind"
-        )
-
-
 def _given(config: PoolConfig) -> Given:
-    given = Given(devices=config.devices, capacity=repr(config.capacity), names=config.names)
+    given = Given(devices=config.devices, names=config.names)
     if config.file is None:
         return given
     spec = config.file.spec
@@ -197,23 +145,3 @@ def check_promises(teams: Iterable[TeamEntry], size: int) -> None:
     """Refuse quotas that promise more than there is."""
     if excess := promised_too_much(teams, size):
         raise ConfigError(excess)
-
-
-def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:
-    """Return the pool with the devices that its source says there are at the very beginning."""
-    began_at = None
-    if capacity.file is not None:
-        devices = min(read_number(capacity.file), began.size)
-    elif found is not None and found.trace_began_at is not None:
-        devices, began_at = found.devices, found.trace_began_at
-    else:
-        first = changes(capacity, began.size)[0]
-        devices = first.devices if first.at_s == 0 else 0
-    return began.model_copy(update={"devices": devices, "trace_began_at": began_at})
-
-
-def changes(capacity: Capacity, size: int) -> list[Change]:
-    """Read the trace; nothing if there is none."""
-    if capacity.trace is None:
-        return []
-    return parse_trace(read_named(capacity.trace), source=str(capacity.trace), most=size)

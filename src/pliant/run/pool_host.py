@@ -1,7 +1,7 @@
 """A pool in this process: served, found by jobs and people, ended by signals.
 
 Owns what a process that runs a pool has besides it: socket, event log, token, discovery record,
-signals, the source of its capacity, and that no other pool of its name runs.  Decides nothing.
+signals, and that no other pool of its name runs.  Decides nothing.
 
     run_pool: state of the life before --> serve --> record --> ... --> record gone, socket closed
 """
@@ -14,8 +14,7 @@ import os
 import secrets
 import signal
 import socket
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.device_locks import make_entered
-from pliant.machine.event_loop import END_SIGNALS, cancelled, on_signals
+from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.files import is_shared_directory
 from pliant.machine.interfaces import user_name
 from pliant.machine.processes import machine_id, process_started
@@ -38,14 +37,12 @@ from pliant.machine.registry import (
 )
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
-from pliant.pool.admin import PoolAdmin
-from pliant.pool.allocator import RefusedError
 from pliant.pool.claim_client import Pusher
-from pliant.pool.devices import DeviceWatch, SharedDeviceWatch, read_number, replayed, watched
+from pliant.pool.devices import DeviceWatch, SharedDeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import StateFile, at_rest
 from pliant.run.host_devices import accelerators_called
-from pliant.run.pool_config import Capacity, PoolConfig, begun, changes, check_promises
+from pliant.run.pool_config import PoolConfig, begun, check_promises
 from pliant.run.run_directory import ENDING_S, locked, make_private
 
 Listener = Callable[[Record], None]
@@ -66,10 +63,6 @@ def check(config: PoolConfig) -> None:
         )
     if config.file is not None:
         check_promises(config.file.spec.teams, config.devices or config.default_devices)
-    if config.capacity is not None:
-        changes(config.capacity, config.devices or config.default_devices)
-        if config.capacity.file is not None:
-            read_number(config.capacity.file)
 
 
 def run_pool(config: PoolConfig, *, listener: Listener) -> int:
@@ -137,7 +130,6 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
         with contextlib.closing(log):
             driver = PoolDriver(
                 saved,
-                follows=config.capacity.text if config.capacity else "",
                 state=state,
                 watch=(
                     DeviceWatch(out / DEVICES, log)
@@ -193,7 +185,6 @@ async def _serve(
         life=driver.saved.life,
         devices=driver.saved.size,
         names=list(driver.saved.names),
-        capacity=driver.follows or None,
         follows=follows,
         url=url_of(sock),
         user=user_name(os.geteuid()),
@@ -203,42 +194,6 @@ async def _serve(
         try:
             await driver.begin()
             async with served:
-                await _until_stopped(driver, config.capacity)
+                await driver.run()
         finally:
             await driver.pusher.close()
-
-
-async def _until_stopped(driver: PoolDriver, capacity: Capacity | None) -> None:
-    running = asyncio.create_task(driver.run())
-    following = asyncio.create_task(_follow(driver, capacity))
-    try:
-        done, _ = await asyncio.wait({running, following}, return_when=asyncio.FIRST_COMPLETED)
-        if following in done:
-            following.result()
-        await running
-    finally:
-        await cancelled(running, following)
-
-
-async def _follow(driver: PoolDriver, capacity: Capacity | None) -> None:
-    """Tell the pool how many devices there are, as its source says it."""
-    if capacity is not None:
-        async for devices in _numbers(capacity, driver):
-            try:
-                await PoolAdmin(driver).follow(devices)
-            except RefusedError as error:
-                driver.log_complaint(str(error))
-    await asyncio.Event().wait()
-
-
-def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
-    if capacity.file is not None:
-        return watched(capacity.file, driver.saved.size, driver.log_complaint)
-    now_at = time.time()
-    began_at = driver.saved.trace_began_at or now_at
-    driver.configure(None, trace_began_at=began_at)
-    return replayed(
-        changes(capacity, driver.saved.size),
-        time_scale=capacity.time_scale,
-        elapsed_s=max(0.0, now_at - began_at),  # the clock may have gone back
-    )

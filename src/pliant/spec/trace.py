@@ -3,7 +3,7 @@
 Owns the two forms in which they are written, and the sentence for a line that is neither.  Knows
 nothing of who replays one, or how fast.
 
-``docs/howto/share-a-pool.md`` shows both.
+``docs/howto/simulate-a-cluster.md`` shows both.
 """
 
 from __future__ import annotations
