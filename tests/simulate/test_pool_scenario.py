@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.simulate.recorded_pool import SCENE, STARTED_AT, a_pool
+from tests.simulate.recorded_pool import SCENE, a_pool
 
 from pliant.core.allocation import Refuse
 from pliant.core.errors import ConfigError
@@ -32,12 +32,6 @@ def test_what_came_in_begins_a_line_and_the_answers_stand_below(log: Path) -> No
     assert lines[5] == "  grant gpt to=4 devices=0,1,2,3"
     assert (found.num_events, found.until) == (len(SCENE), None)
     assert play_pool(found.text, core_alone) == found.text
-
-
-def test_around_a_moment_it_ends_half_a_minute_later(log: Path) -> None:
-    found = scenario_of_pool(replayed(entries(log)), title="x", around_at=STARTED_AT + 11.0)
-
-    assert found.num_events == 4
 
 
 def test_it_ends_where_certainty_does(log: Path) -> None:

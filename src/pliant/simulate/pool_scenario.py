@@ -36,7 +36,7 @@ from pliant.observe.core_values import value_of, written
 from pliant.observe.log import kind_of
 from pliant.simulate.replay import Step
 from pliant.simulate.replay_log import POOL_EVENTS
-from pliant.simulate.replay_scenario import AROUND_S, DIGITS, Scenario, moment_text, stretch_of
+from pliant.simulate.replay_scenario import DIGITS, Scenario, moment_text, stretch_of
 
 Teller = Callable[[Event, float], Actions]
 """Tells one pool an event at a moment; returns what it answers."""
@@ -129,17 +129,13 @@ def brief(value: Any) -> dict[str, Any]:
     return data
 
 
-def scenario_of_pool(
-    steps: Iterable[Step], *, title: str, around_at: float | None = None
-) -> Scenario:
-    """Return the first life of a pool that is certain, or the one up to a moment, as a scenario.
+def scenario_of_pool(steps: Iterable[Step], *, title: str) -> Scenario:
+    """Return the first life of a pool that is certain as a scenario.
 
     Raises:
         ConfigError: there is none, or played it answers otherwise than was recorded.
     """
-    turns, until = stretch_of(steps, around_at)
-    if around_at is not None:
-        turns = [turn for turn in turns if turn.place.at <= around_at + AROUND_S]
+    turns, until = stretch_of(steps)
     if len(turns) < 2:
         raise ConfigError(
             "no scenario can be made: no beginning of a pool, with what it was told, is in the log"

@@ -26,9 +26,6 @@ from pliant.simulate.replay_log import LogPlace
 from pliant.simulate.replay_notation import line_of, render, settings_lines
 from pliant.simulate.replay_player import CoreAlone, play
 
-AROUND_S = 30.0
-"""Before and after the moment that a scenario is about."""
-
 MOST_TRIES = 200
 """How often a scenario is played to find which signs of life it needs."""
 
@@ -52,18 +49,15 @@ class Scenario:
     """Why it does not go on to the end of the log; None: it does."""
 
 
-def scenario_of(steps: Iterable[Step], *, title: str, around_at: float | None = None) -> Scenario:
-    """Return the first stretch of a run that is certain, or what is around a moment, as a scenario.
+def scenario_of(steps: Iterable[Step], *, title: str) -> Scenario:
+    """Return the first stretch of a run that is certain as a scenario.
 
     Raises:
         ConfigError: there is none, or played it answers otherwise than was recorded.
     """
-    stretch, until = stretch_of(steps, around_at)
-    if around_at is not None:
-        stretch = [t for t in stretch if abs(t.place.at - around_at) <= AROUND_S]
+    stretch, until = stretch_of(steps)
     if not stretch:
-        when = "" if around_at is None else f" within {AROUND_S:g} s of that moment"
-        raise ConfigError(f"no scenario can be made: nothing is known of the core{when}")
+        raise ConfigError("no scenario can be made: nothing is known of the core")
     draft = _Draft(stretch, title)
     for digits in DIGITS:
         for chosen in (draft.without_signs, draft.turns):
@@ -78,7 +72,7 @@ def scenario_of(steps: Iterable[Step], *, title: str, around_at: float | None = 
     raise ConfigError(f"no scenario can be made: played, {draft.unlike} answers otherwise")
 
 
-def stretch_of(steps: Iterable[Step], around_at: float | None) -> tuple[list[Turn], str | None]:
+def stretch_of(steps: Iterable[Step]) -> tuple[list[Turn], str | None]:
     """Return the turns that belong together, and what ends them."""
     turns: list[Turn] = []
     for step in steps:
@@ -89,8 +83,7 @@ def stretch_of(steps: Iterable[Step], around_at: float | None) -> tuple[list[Tur
         else:
             turns.append(step)
             continue
-        is_over = turns and (around_at is None or step.place.at > around_at)
-        if is_over:
+        if turns:
             return turns, f"{step.place.where}: {why}"
         is_beginning = isinstance(step, Turn) and step.answers is not None and not step.difference
         turns = [step] if is_beginning and isinstance(step, Turn) else []
