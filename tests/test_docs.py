@@ -137,7 +137,6 @@ def test_every_kind_of_device_is_on_its_page() -> None:
     [
         ("docs/howto/read-a-run.md", "has {part_mb} MB; the newest {parts} remain, so a log"),
         ("docs/howto/read-a-run.md", "a log has at most {log_mb} MB"),
-        ("docs/howto/share-a-pool.md", "The log keeps {log_mb} MB"),
         ("docs/howto/share-a-pool.md", "It names up to {teams} teams"),
         (
             "docs/howto/share-a-pool.md",

@@ -7,7 +7,6 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from pliant.observe.goodput import goodput_of
 from pliant.observe.history import SUFFIX, read_history, snapshot_of, write_snapshot
 from pliant.observe.log import Record
 from pliant.observe.pool_history import moves_of
-from pliant.observe.pool_usage import usage_of
 from pliant.observe.reading import every, left, read
 from pliant.observe.run_index import IndexedRun, RunIndex
 from pliant.observe.runs import run_in, status_of
@@ -150,7 +148,7 @@ def drawn(shown: RenderableType) -> str:
 
 
 def look_at(out: Path) -> None:
-    """Do what status, ls, top, explain, audit and usage do."""
+    """Do what status, ls, top, explain and audit do."""
     log = out / "events.jsonl"
     history, run = read_history(log), run_in(out)
     for shape in (history.board.as_json(), status_of(run, history.board)):
@@ -165,7 +163,6 @@ def look_at(out: Path) -> None:
         prose.line(record)
     drawn(screens.audit_text(audit_run(out), goodput_of(left(log)), out))
     drawn(screens.moves_table(moves_of(every(log), last=100)))
-    json.dumps(asdict(usage_of(every(log), by="job", now_at=1.8e9)))
     write_snapshot(snapshot_of(history, log), log)
     assert read_history(log).position == history.position
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.observe.test_pool_usage import Story
 
 from pliant.cli.main import code_of
 from pliant.cli.screens import moves_table
@@ -166,38 +165,17 @@ def used(name: str) -> RuntimeFiles:
     """Return the record of a running pool of which one claim, called ``NAME-job``, had a device."""
     pools = StateDirectory.of(os.environ).pools
     (pools / name).mkdir(parents=True)
-    story = Story()
-    story.asks(f"{name}-job", name)
-    story.gets(f"{name}-job", 0)
-    story.pass_(1.0)
-    story.gives(f"{name}-job", 0)
-    lines = (json.dumps({"v": 1, **record}) + "\n" for record in story.records)
+    claim = {"name": f"{name}-job", "team": name, "min_replicas": 1, "ask_replicas": 4}
+    records = (
+        {"kind": "pool_started", "user": "cy", "boot": "one"},
+        {"kind": "asked", "claim": claim},
+        {"kind": "grant", "name": f"{name}-job", "to": 1, "devices": [0]},
+    )
+    lines = (json.dumps({"v": 1, "at": 5e5, "mono": 1e3, **one}) + "\n" for one in records)
     (pools / name / "events.jsonl").write_text("".join(lines))
     files = RuntimeFiles.of("pool", name, pools)
     files.write(url="http://h", token="secret", out=pools / name)
     return files
-
-
-def test_usage_is_of_the_pool_that_is_meant_and_says_which(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    default, gpus = used("default"), used("gpus")
-
-    def told(*options: str) -> str:
-        assert code_of(["usage", "--by", "job", *options]) == 0
-        return capsys.readouterr().out
-
-    assert refused(capsys, "usage").startswith("several pools are running, say which with --pool")
-    assert "pool gpus, " in (said := told("--pool", "gpus"))
-    assert "gpus-job" in said
-    default.remove()
-    assert "gpus-job" in told()
-    assert "default-job" in told("--pool", "default")
-    gpus.remove()
-    assert "default-job" in (said := told())
-    assert "pool default, " in said
-    assert json.loads(told("--json"))["pool"] == "default"
-    assert refused(capsys, "usage", "--pool", "gone").startswith("no pool named gone is running")
 
 
 STATUS: dict[str, Any] = {

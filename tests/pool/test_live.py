@@ -372,8 +372,8 @@ def test_quotas_and_classes_outlive_an_orderly_end(here: Box) -> None:
     assert [team["team"] for team in here.status()["teams"]] == ["default"]
 
 
-def test_usage_and_metrics_tell_what_was_used(here: Box) -> None:
-    pool = here.start_pool("--devices", "2")
+def test_metrics_tell_what_is_used(here: Box) -> None:
+    here.start_pool("--devices", "2")
     here.run("pool", "set-team", "vision", "--quota", "1")
     one = here.claim(2, "--team", "vision", name="mine")
     one.until("given")
@@ -386,27 +386,10 @@ def test_usage_and_metrics_tell_what_was_used(here: Box) -> None:
     assert 'pliant_pool_team_share{team="vision"} 2.0' in page
     assert "pliant_pool_grants_total 1.0" in page
     assert "mine" not in page
-
-    pool.kill()
-    here.start_pool("--devices", "2")
-    until(lambda: here.claims().get("mine", {}).get("devices") == [0, 1], "it is known again")
     one.program.send_signal(15)
     one.ended()
-    waits.until("given")
-    code, said = here.run("usage", "--by", "job", "--since", "7d", "--json")
-    found = json.loads(said)
-    rows = {row["name"]: row for row in found["rows"]}
-    span_s = found["until_at"] - found["since_at"]
-    assert code == 0
-    assert found["is_cut"]
-    assert 0 < rows["mine"]["device_s"] <= 2 * span_s
-    assert 0 < rows["waits"]["waiting_s"] <= span_s
-    assert "vision" in here.run("usage")[1]
-    assert here.run("usage", "--by", "planet")[0] == 2
     waits.program.send_signal(15)
     waits.ended()
-    here.run("pool", "stop")
-    assert "vision" in here.run("usage", "--pool", "default")[1]
 
 
 def test_a_claim_that_is_released_ends_what_runs(here: Box) -> None:

@@ -62,7 +62,6 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     job_commands.explain: {"cls": ExplainCommand},
     pool_commands.claim: {},
     pool_commands.top: {},
-    pool_commands.usage: {},
     job_commands.logs: {},
     job_commands.audit: {},
     replay.replay: {},

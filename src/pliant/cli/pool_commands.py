@@ -1,24 +1,19 @@
-"""``pliant pool ...``, ``claim``, ``top``, ``usage``: a pool of devices that jobs and people share.
+"""``pliant pool ...``, ``claim``, ``top``: a pool of devices that jobs and people share.
 
 Owns argv of these commands.  Knows nothing of how a pool runs (``run.pool_host``) or is drawn
-(``cli.top``), nor of how the sums of what was used come about (``observe.pool_usage``).
+(``cli.top``).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from pliant.cli import job_commands
 from pliant.cli.arguments import (
@@ -58,22 +53,19 @@ from pliant.cli.terminal import (
 from pliant.cli.which_job import JobPlace, from_any_host, the_job
 from pliant.core.errors import EXIT_OK, ConfigError, PermanentError
 from pliant.core.tenancy import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
-from pliant.core.text import in_one_line, printable
+from pliant.core.text import in_one_line
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named
 from pliant.machine.registry import (
     NotRunningError,
     any_pool,
-    pool_place,
     running_jobs,
     served_pools,
     wait_for_end,
 )
 from pliant.observe.log import Record
 from pliant.observe.pool_history import Teller, sentence
-from pliant.observe.pool_usage import BY, PoolUsage, UsageRow, usage_of
-from pliant.observe.reading import every
 from pliant.observe.runs import find_running
 from pliant.observe.status_facts import clock
 from pliant.run import background
@@ -430,77 +422,3 @@ def top(which: PoolName = None, job: Job = None, as_json: Json = False) -> int:
         return job_commands.show_status(place, as_json=as_json)
     live(partial(Caller(the_job(place)).ask, "GET", "/v1/status"), job_panel, console)
     return EXIT_OK
-
-
-def usage(
-    by: Annotated[
-        str, typer.Option("--by", metavar="|".join(BY), help="Whose sums to show.")
-    ] = "team",
-    since: Annotated[
-        str | None, option("--since TIME", "Of the last 7d, 12h, ...  [default: all]")
-    ] = None,
-    which: PoolName = None,
-    as_json: Json = False,
-) -> int:
-    """Sum up what was used of a pool: device-hours, waiting, preemptions."""
-    chosen = next((one for one in BY if one == by), None)
-    if chosen is None:
-        raise ConfigError(f"--by {by} is none of {', '.join(BY)}")
-    since_s = None if since is None else some_seconds("--since", since)
-    pool, records, is_running = _records(which)
-    found = usage_of(
-        records,
-        by=chosen,
-        since_s=since_s,
-        now_at=time.time(),
-        now_mono=time.monotonic() if is_running else None,
-    )
-    if as_json:
-        return print_json({"pool": pool, **asdict(found)})
-    if not found.rows:
-        return say(f"nothing was used of pool {printable(pool)}")
-    draw(_table(pool, found))
-    if found.is_cut:
-        say(f"\nthe log reaches back to {_when(found.since_at)} only")
-    return EXIT_OK
-
-
-def _records(which: str | None) -> tuple[str, Iterable[Record], bool]:
-    """Return which pool is meant, its records, and whether it runs.
-
-    One that ended is read where it lies; without a name the default one, if none runs at all.
-    """
-    state = state_directory()
-    try:
-        pool = any_pool(which, state)
-    except NotRunningError:
-        name = which or DEFAULT_POOL
-        log = run_files.event_log(pool_place(name, state) / name)
-        if os.access(log, os.R_OK):
-            return name, every(log), False
-        raise
-    return pool.name, job_commands.records_of(pool), True
-
-
-def _table(pool: str, found: PoolUsage) -> Table:
-    times = f"{_when(found.since_at)} to {_when(found.until_at)}"
-    title = f"pool {printable(pool)}, {times}"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", header_style="dim")
-    table.add_column(found.by, no_wrap=True)
-    for name in ("device-hours", "waited (hours)", "preempted", "claims"):
-        table.add_column(name, justify="right")
-    for row in found.rows:
-        table.add_row(Text(printable(row.name)), *_figures(row))
-    if len(found.rows) > 1:
-        table.add_section()
-        table.add_row("all", *_figures(found.total))
-    return table
-
-
-def _figures(row: UsageRow) -> tuple[str, ...]:
-    hours, waited = row.device_s / 3600, row.waiting_s / 3600
-    return f"{hours:,.2f}", f"{waited:,.2f}", str(row.preemptions), str(row.claims)
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

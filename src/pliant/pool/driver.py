@@ -44,9 +44,6 @@ from pliant.wire.offers import Offer, Report
 LOOK_S = 1.0
 """Between two looks at the locks of all devices, in seconds."""
 
-LIST_S = 300.0
-"""Between two records of who holds what, in seconds."""
-
 ANSWER_S = 3.0
 """How long a report waits for what is possible in a moment, in seconds."""
 
@@ -116,7 +113,6 @@ class PoolDriver:
         self.wall = wall
         self._turn = asyncio.Lock()
         self._look_at_s = 0.0
-        self._list_at_s = clock.now_s() + LIST_S
         self._stopping = asyncio.Event()
 
     # --- the loop ----------------------------------------------------------------
@@ -333,24 +329,8 @@ class PoolDriver:
             self._look_at_s = now_s + LOOK_S
             self._look_at_locks()
             self._look_at_health()
-        if now_s >= self._list_at_s:
-            self._list_at_s = now_s + LIST_S
-            self._list_holders()
         if now_s >= kinds.next_deadline_of_kinds_s(self.allocator.core):
             self.allocator.apply(TimePassed())
-
-    def _list_holders(self) -> None:
-        """Write down who holds what, for who sums it up from a log that was cut."""
-        claims = []
-        for name in kinds.claims_of_kinds(self.allocator.core):
-            standing = kinds.standing_of(self.allocator.core, name)
-            if standing is not None:
-                claim = standing.claim
-                waits = not standing.replicas and bool(claim.ask_replicas)
-                held = {"devices": standing.devices, "waits": waits and not standing.is_withdrawn}
-                claims.append({"name": name, "team": claim.team, **held})
-        if claims:
-            self._log.write("holding", claims=claims)
 
     def _look_at_locks(self) -> None:
         """Compare the locks with what the core knows: nothing is handed out that is in use."""
