@@ -78,16 +78,6 @@ def test_the_policy_is_that_of_every_elastic_job(capsys: pytest.CaptureFixture[s
     assert held["resizes"] <= at_once["resizes"]
 
 
-def test_a_sweep_compares_values_and_recommends_one(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = ("--way", "in-place", "--sweep", "scalingTimeoutInSeconds=0,600")
-
-    values = json.loads(said(capsys, "jobs.csv", *sweep, "--json"))
-
-    ways = [one["way"] for one in values["simulations"]]
-    assert ways == ["scalingTimeoutInSeconds=0", "scalingTimeoutInSeconds=600"]
-    assert values["recommendation"].startswith("Recommended: scalingTimeoutInSeconds=0.")
-
-
 def test_what_could_not_be_written_is_refused_before_anything_is_simulated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,12 +94,11 @@ def test_no_name_of_a_way_is_cut_in_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    values = "scalingTimeoutInSeconds=1000,2000,3000"
+    names = [f"restart:{number}:{number}" for number in range(100_000, 100_005)]
 
-    table = said(capsys, "jobs.csv", "--way", "in-place", "--sweep", values)
+    table = said(capsys, "jobs.csv", "--way", ",".join(names))
 
     letters = "".join(table.partition("\u2500")[0].split())
-    names = [f"scalingTimeoutInSeconds={value}" for value in (1000, 2000, 3000)]
     assert sorted(letters) == sorted("".join(names))
 
 

@@ -9,7 +9,6 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,29 +61,19 @@ def simulate(
     elastic: Annotated[
         int | None, option("--elastic N", "Let jobs of N or more have half to twice that.")
     ] = None,
-    sweep: Annotated[
-        str | None,
-        option(
-            "--sweep KEY=A,B,C", "Try these values of a field of the policy, for the first WAY."
-        ),
-    ] = None,
     until: Annotated[
         str | None, option("--until TIME", "End after 14d, 12h, ...  [default: all]")
     ] = None,
     jobs_to: Annotated[
         Path | None, option("--jobs DIR", "Write a CSV file of all jobs for each way.")
     ] = None,
-    as_csv: Annotated[bool, option("--csv", "Print CSV instead of a table.")] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate a cluster with its jobs, for several ways of resizing them."""
-    from pliant.simulate.report import recommended
     from pliant.simulate.resize_costs import costs_of
     from pliant.simulate.world_files import read_world
 
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
-    if as_csv and as_json:
-        raise ConfigError("--csv and --json cannot be given together; choose one")
     if elastic is not None and elastic < 1:
         raise ConfigError(f"--elastic {elastic} must be at least 1")
     chosen = [costs_of(way) for way in ways.split(",")]
@@ -94,28 +83,20 @@ def simulate(
     world = read_world(
         cluster, workload, policy=_policy(policy or []), elastic_from=elastic, **traces
     )
-    variants = _variants(world, chosen, policy=policy or [], sweep=sweep)
     until_s = math.inf if until is None else some_seconds("--until", until)
     if jobs_to is not None:
         jobs_to.mkdir(parents=True, exist_ok=True)
-        for name, *_ in variants:
+        for name in names:
             _require_writable(_jobs_file(jobs_to, name))
     for note in world.notes:
         say_aside(note)
-    columns, is_whole = _run(variants, until_s, jobs_to=jobs_to)
-    advice = recommended(columns) if sweep is not None and is_whole else ""
+    columns, is_whole = _run(world, chosen, until_s, jobs_to=jobs_to)
     answers = _answers(world, columns, until_s)
-    _print(
-        columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice, answers=answers
-    )
+    _print(columns, as_json=as_json, is_whole=is_whole, answers=answers)
     if not is_whole:
         say_aside("pliant: stopped on request; this is the report up to there")
         return EXIT_INTERRUPTED
     return EXIT_OK
-
-
-Variants = list[tuple[str, "ResizeCosts", "SimulatedWorld"]]
-"""What a column is called, how jobs are resized in it, and in which world."""
 
 
 def _named(flag: str, words: list[str] | None) -> dict[str, str]:
@@ -129,25 +110,6 @@ def _named(flag: str, words: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _variants(
-    world: SimulatedWorld, chosen: list[ResizeCosts], *, policy: list[str], sweep: str | None
-) -> Variants:
-    """Return what is to be simulated: one world in several ways, or one way with several values."""
-    from pliant.simulate.report import read_sweep
-
-    if sweep is None:
-        return [(costs.name, costs, world) for costs in chosen]
-    key, values = read_sweep(sweep)
-    return [
-        (
-            f"{key}={value}",
-            chosen[0],
-            replace(world, policy=_policy([*policy, f"{key}={value}"])),
-        )
-        for value in values
-    ]
-
-
 def _policy(assignments: list[str]) -> Policy:
     fields: dict[str, Any] = changes_of(assignments)
     if bound := next((name for name in fields if name in BOUNDS), None):
@@ -156,7 +118,7 @@ def _policy(assignments: list[str]) -> Policy:
 
 
 def _run(
-    variants: Variants, until_s: float, *, jobs_to: Path | None
+    world: SimulatedWorld, chosen: list[ResizeCosts], until_s: float, *, jobs_to: Path | None
 ) -> tuple[list[Measures], bool]:
     """Simulate one after the other; return what was measured, and whether all came to their end."""
     from pliant.simulate.measures import measured
@@ -165,12 +127,12 @@ def _run(
 
     columns: list[Measures] = []
     with _interrupts() as is_stopped, _progress() as follow:
-        for name, costs, world in variants:
+        for costs in chosen:
             simulation = Simulation(world, costs, until_s=until_s)
-            simulation.run(on_progress=follow(name), is_stopped=is_stopped)
-            columns.append(replace(measured(simulation), way=name))
+            simulation.run(on_progress=follow(costs.name), is_stopped=is_stopped)
+            columns.append(measured(simulation))
             if jobs_to is not None:
-                _jobs_file(jobs_to, name).write_text(jobs_csv(simulation.records))
+                _jobs_file(jobs_to, costs.name).write_text(jobs_csv(simulation.records))
             if simulation.is_cut_short:
                 return columns, False
     return columns, True
@@ -184,29 +146,16 @@ def _answers(world: SimulatedWorld, columns: list[Measures], until_s: float) -> 
     return [] if found is None else three_questions(found, columns)
 
 
-def _print(
-    columns: list[Measures],
-    *,
-    as_csv: bool,
-    as_json: bool,
-    is_whole: bool,
-    advice: str,
-    answers: list[str],
-) -> None:
+def _print(columns: list[Measures], *, as_json: bool, is_whole: bool, answers: list[str]) -> None:
     from pliant.simulate import report
 
     if as_json:
-        beside: dict[str, object] = {"recommendation": advice} if advice else {}
-        beside |= {"beforehand": answers} if answers else {}
+        beside: dict[str, object] = {"beforehand": answers} if answers else {}
         print(report.as_json(columns, is_whole=is_whole, **beside), end="")
-    elif as_csv:
-        print(report.as_csv(columns), end="")
     else:
         for answer in answers:
             say(answer)
         draw(_drawn(report.table(columns)))
-        if advice:
-            say(advice)
 
 
 def _drawn(rows: list[tuple[str, ...]]) -> Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from pliant.simulate.simulation import Simulation
@@ -188,9 +188,6 @@ def measured(simulation: Simulation) -> Measures:
         cost=cost,
         cost_per_useful_h=_ratio(cost, spent["useful"]),
     )
-
-
-NAMES = tuple(one.name for one in fields(Measures))
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -1,4 +1,4 @@
-"""A simulation as text: tables, CSV and JSON, with one wording for each number.
+"""A simulation as text: tables and JSON, with one wording for each number; its jobs as CSV.
 
 Owns names, units and digits.  Two simulations of one world and seed give the same bytes.
 """
@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from pliant.core.errors import ConfigError
 from pliant.simulate.accounts import JobRecord
-from pliant.simulate.measures import NAMES, Measures
+from pliant.simulate.measures import Measures
 
 
 def _share(value: float) -> str:
@@ -104,11 +103,6 @@ def as_json(columns: Sequence[Measures], **beside: object) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
-def as_csv(columns: Sequence[Measures]) -> str:
-    """Return a line of names, and one for each simulation."""
-    return _csv(NAMES, [[_cell(getattr(one, name)) for name in NAMES] for one in columns])
-
-
 JOB_COLUMNS = (
     "name", "arrival_s", "began_s", "ended_s", "target_at_s", "is_elastic", "devices", "work_s",
     "held_device_s", "lost_device_s", "stopped_s", "resizes", "preemptions", "interventions",
@@ -151,59 +145,3 @@ def _plain(values: dict[str, object]) -> dict[str, object]:
         else value
         for name, value in values.items()
     }
-
-
-EQUAL = 0.01
-"""A difference of completion times below this share is taken for none."""
-
-
-def read_sweep(text: str) -> tuple[str, list[str]]:
-    """Read ``scalingTimeoutInSeconds=0,30,120``: a field, and at least two values.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    key, equals, rest = text.partition("=")
-    values = [value.strip() for value in rest.split(",") if value.strip()]
-    if not key or not equals or len(values) < 2 or len(set(values)) < len(values):
-        raise ConfigError(
-            f"--sweep {text!r} is not KEY=VALUE,VALUE,... with two values or more that differ, such"
-            " as scalingTimeoutInSeconds=0,30,120"
-        )
-    return key, values
-
-
-def recommended(columns: Sequence[Measures]) -> str:
-    """Say which value is the best, and why.
-
-    First those with which most jobs end; of these the ones whose elastic jobs (or, without any, all
-    jobs) are done soonest, up to ``EQUAL``; of these the one with the fewest resizes.
-    """
-    fewest = min(one.unfinished for one in columns)
-    whole = [one for one in columns if one.unfinished == fewest]
-    is_of_all = any(math.isnan(one.elastic_completion_mean_s) for one in whole)
-
-    def took_s(one: Measures) -> float:
-        return one.completion_mean_s if is_of_all else one.elastic_completion_mean_s
-
-    soonest_s = min(map(took_s, whole))
-    if math.isnan(soonest_s):
-        return "No job has ended, so that nothing can be recommended."
-    near = [one for one in whole if took_s(one) <= soonest_s * (1 + EQUAL)]
-    best = min(near, key=lambda one: one.resizes)
-    which = "all jobs" if is_of_all else "the elastic jobs"
-    said = (
-        f"Recommended: {best.way}. With it {which} take {duration(took_s(best))} from arrival to "
-        f"end in the mean, with {best.resizes} resizes"
-    )
-    told = []
-    for one in columns:
-        if one is best:
-            continue
-        took = f"{duration(took_s(one))} ({took_s(one) / took_s(best) - 1:+.1%})"
-        took = "none of them has ended" if math.isnan(took_s(one)) else took
-        left = f", {one.unfinished} jobs not finished" if one.unfinished > fewest else ""
-        told.append(f"{one.way}: {took}, {one.resizes} resizes{left}")
-    much = " Times differ by less than 1 %: it hardly matters here."
-    much = much if len(near) == len(columns) else ""
-    return f"{said}; {'; '.join(told)}.{much} This is what one world has shown, not a law."
