@@ -7,7 +7,7 @@ dcp/                           PyTorch's format: layout, manifest, pickles, inde
   shares, read                 writing together; open_checkpoint, load
 catalogue                      listed, verify, prune, sweep, copy_to
 lease                          one job per root
-compare, export, starting_weights   for people
+export, starting_weights   for people
 
 Whatever is given a storage raises ``StorageError`` if that refuses, and whatever reads a checkpoint
 ``DamagedError`` if it is not what was written; the docstrings name what else may be raised.

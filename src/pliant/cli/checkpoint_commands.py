@@ -37,7 +37,7 @@ app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, verify, prune, export and compare checkpoints.",
+    help="List, verify, prune and export checkpoints.",
 )
 
 Root = Annotated[str, argument("PLACE", "Directory or URL that holds checkpoints.")]
@@ -238,36 +238,6 @@ def export(
     for name, holder in done.tied.items():
         say(f"  {name} is tied to {holder}, and is written once")
     return EXIT_OK
-
-
-@app.command("diff")
-@_with_engine
-def diff(
-    a: Annotated[str, argument("A", "A checkpoint.")],
-    b: Annotated[str, argument("B", "Another; either may be foreign.")],
-    option: Option = None,
-    trust: Trust = False,
-    as_json: Json = False,
-) -> int:
-    """Say in which tensors two checkpoints differ.
-
-    In how many elements, and by how much.  Exits with 1 if they differ in anything.
-    """
-    from pliant.checkpoint.compare import diff as compared
-
-    found = compared(_open(a, option, trust=trust), _open(b, option, trust=trust), trust=trust)
-    if as_json:
-        print_json({"same": not found.differences, **asdict(found)})
-    elif not found.differences:
-        say(f"the same: {counted(found.num_compared, 'item')}")
-    else:
-        table = Table("item", "what", "how", "largest difference", box=None)
-        for one in found.differences:
-            largest = "" if one.largest is None else f"{one.largest:.3g}"
-            table.add_row(one.name, one.what, one.detail, largest)
-        draw(table, soft_wrap=True)
-        say(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
-    return EXIT_FAILED if found.differences else EXIT_OK
 
 
 def _options(given: list[str] | None) -> StorageOptions:
