@@ -146,7 +146,7 @@ def test_what_needs_trust_is_refused_until_it_is_given(
     code, said = answered(capsys, "verify", place)
 
     assert code == 1
-    assert "allow it with --trust if you know them\n" in said
+    assert "reading it may run code of whoever wrote it; allow it with" in said
     assert answered(capsys, "verify", place, "--trust")[0] == 0
 
 
