@@ -170,7 +170,7 @@ TOPICS = (
         "Starting a pool",
         "`--devices` names or counts the devices, `--config` has teams and classes. "
         "[Share a pool](../howto/share-a-pool.md) has examples.",
-        (*("run/pool_", "core/device_names", "pool/devices", "spec/pool", "spec/trace"),),
+        (*("run/pool_", "core/device_names", "spec/pool", "spec/trace"),),
     ),
     Topic(
         "Claims, teams and quotas",
