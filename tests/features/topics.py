@@ -156,12 +156,6 @@ TOPICS = (
     ),
     Topic(
         "Kubernetes",
-        "pliant reaches a cluster as kubectl does: by a kubeconfig and a context of it, or by the "
-        "service account of its pod.",
-        ("kube/",),
-    ),
-    Topic(
-        "Kubernetes",
         "[Run on Kubernetes](../howto/run-on-kubernetes.md) shows a job, and says what it needs "
         "there beside what every job file has.",
         ("kube/", "spec/cluster_job"),
