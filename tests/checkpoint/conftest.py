@@ -53,10 +53,16 @@ def s3(s3_endpoint: str) -> Iterator[Callable[..., Storage]]:
     client.create_bucket(Bucket=BUCKET)
     prefix = uuid.uuid4().hex
 
-    def opened(path: str = "", *, endpoint: str = s3_endpoint, **options: Any) -> Storage:
+    def opened(
+        path: str = "",
+        *,
+        endpoint: str = s3_endpoint,
+        s3_additional_kwargs: dict[str, str] | None = None,
+        **options: Any,
+    ) -> Storage:
+        given = s3_options(endpoint) | {"s3_additional_kwargs": s3_additional_kwargs or {}}
         return open_storage(
-            f"s3://{BUCKET}/{prefix}{path}",
-            StorageOptions(fsspec=s3_options(endpoint), **options),
+            f"s3://{BUCKET}/{prefix}{path}", StorageOptions(fsspec=given, **options)
         )
 
     yield opened

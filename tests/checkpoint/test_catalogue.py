@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.checkpoint.reading import newest
-from tests.checkpoint.states import contents, differing, plain_save, save
+from tests.checkpoint.states import contents, plain_save, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
@@ -186,28 +186,6 @@ def test_sweep_removes_what_was_never_finished_and_nothing_else(
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {name, "step-00000700-l1", "notes.txt", "my-model", ".place.34cd.new"}
     assert catalogue.verify(root, name).is_sound
-
-
-def test_a_copy_is_the_same_to_the_byte(root: LocalStorage, tmp_path: Path) -> None:
-    other = LocalStorage(str(tmp_path / "other"))
-    state = contents(rows=3000)
-    name = save(root, state=state).name
-
-    catalogue.copy_to(root, name, other)
-    catalogue.copy_to(root, name, other)  # it is there already
-
-    assert catalogue.verify(other, name).is_sound
-    assert differing(load(open_checkpoint(other, name)), state) == []
-
-
-def test_a_damaged_checkpoint_is_not_copied(root: LocalStorage, tmp_path: Path) -> None:
-    other = LocalStorage(str(tmp_path / "other"))
-    name = save(root).name
-    flip(tmp_path / name / "__1_3.distcp", 2000)
-
-    with pytest.raises(DamagedError, match=r"__1_3\.distcp is damaged: the digest of bytes"):
-        catalogue.copy_to(root, name, other)
-    assert catalogue.listed(other) == []
 
 
 def test_a_foreign_checkpoint_is_verified_as_far_as_that_goes(

@@ -47,21 +47,12 @@ def test_a_run_on_s3_goes_on_with_the_same_bits(bucket: str, s3_endpoint: str) -
     place, options = f"{bucket}/run-a", s3_options(s3_endpoint)
     digest = models.train(models.build("gpt"), STEPS)
     with pytest.raises(Died):
-        train(place, die_at=5, storage_options=options, encryption="AES256")
+        train(place, die_at=5, storage_options=options)
 
-    assert train(place, storage_options=options, encryption="AES256") == digest
+    assert train(place, storage_options=options) == digest
 
     newest = listed(open_storage(place, StorageOptions(fsspec=options)))[0]
     assert (newest.committed, newest.damage) == (STEPS, None)
-
-
-def test_each_checkpoint_is_copied_to_a_second_place(tmp_path: Path) -> None:
-    digest = train(str(tmp_path / "first"), copy_to=tmp_path / "second")
-    there = [one.name for one in listed(open_storage(str(tmp_path / "second")))]
-
-    assert there[0] == f"step-{STEPS:08d}-l1"
-    (tmp_path / "first").rename(tmp_path / "lost")
-    assert train(str(tmp_path / "second")) == digest
 
 
 def test_a_checkpoint_that_is_pruned_while_a_replica_looks_is_passed_over(

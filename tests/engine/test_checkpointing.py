@@ -423,7 +423,6 @@ def test_what_storage_refuses_is_told_and_the_training_goes_on(
         ({"keep": 0}, "keep=0 checkpoints must be at least 1"),
         ({"milestones": 0}, "milestones=0 must be at least 1"),
         ({"max_unprotected": "9steps"}, "max_unprotected='9steps' must be a time"),
-        ({"encryption": "AES256"}, "encryption='AES256' is for s3://"),
     ],
 )
 def test_impossible_arguments_are_refused(

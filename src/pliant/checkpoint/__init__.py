@@ -5,7 +5,7 @@ writer > publisher, snapshot   when there is a save, and how one is brought to s
 store/                         where bytes are kept: base, directory, objects, open
 dcp/                           PyTorch's format: layout, manifest, pickles, index
   shares, read                 writing together; open_checkpoint, load
-catalogue                      listed, verify, prune, sweep, copy_to
+catalogue                      listed, verify, prune, sweep
 lease                          one job per root
 export, starting_weights   for people
 

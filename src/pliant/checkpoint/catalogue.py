@@ -1,32 +1,29 @@
 """Catalogue: what is in a checkpoint root, what of it is sound, and what may go.
 
-Owns listing, verifying, pruning, sweeping and copying.  Must not know what the
-items mean, nor decide when any of this happens.
+Owns listing, verifying, pruning and sweeping.  Must not know what the items mean, nor decide when
+any of this happens.
 
 Only the holder of the root's lease may prune or sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from pliant.checkpoint.dcp import layout, read
 from pliant.checkpoint.dcp.layout import CheckpointName
-from pliant.checkpoint.dcp.manifest import FileRecord, Hasher, Manifest, digest_of, load_manifest
+from pliant.checkpoint.dcp.manifest import FileRecord, digest_of
 from pliant.checkpoint.dcp.read import StoredCheckpoint
 from pliant.checkpoint.dcp.shares import discard
 from pliant.checkpoint.failures import DamagedError, MissingError
-from pliant.checkpoint.store.base import Data, Storage, sizes_in
+from pliant.checkpoint.store.base import Storage, sizes_in
 from pliant.core.errors import ConfigError
 from pliant.machine.files import is_leftover
 
 Milestones = int | Sequence[int] | None
 """Checkpoints kept for ever: every so many steps, or those of certain committed counts."""
-
-_COPY_BYTES = 16 << 20
 
 FRESH_S = 600.0
 """Younger leftovers may be what a living process of any host is about to rename, in seconds."""
@@ -163,25 +160,6 @@ def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
     return removed
 
 
-def copy_to(source: Storage, name: str, target: Storage) -> Manifest:
-    """Copy a published checkpoint to another root, byte by byte, checked on the way.
-
-    One that is there already is left alone.  Its manifest is written last: if the source is
-    damaged the copy does not exist.
-    """
-    path = f"{name}/{layout.MANIFEST}"
-    document = source.read(path)
-    manifest = load_manifest(document, source.place(path))
-    with suppress(MissingError):
-        if target.read(path) == document:
-            return manifest
-    checkpoint = StoredCheckpoint.of(source, name, manifest.items, manifest)
-    for record in manifest.files:
-        _copy_file(checkpoint, record, target)
-    target.write(path, document)
-    return manifest
-
-
 @dataclass(frozen=True, slots=True)
 class _FileDamage:
     file: str
@@ -274,41 +252,3 @@ def _rubbish_in(storage: Storage, name: str) -> list[str]:
         return []  # damaged: for a person to look at, or for prune
     needed = {layout.MANIFEST, *(record.name for record in manifest.files)}
     return [f"{name}/{file}" for file in files if file not in needed]
-
-
-def _copy_file(checkpoint: StoredCheckpoint, record: FileRecord, target: Storage) -> None:
-    sink = target.sink(checkpoint.path(record.name))
-    chunks = sorted(
-        {
-            (chunk.offset, chunk.length, chunk.digest)
-            for item in checkpoint.items.values()
-            for chunk in item.chunks
-            if chunk.file == record.name
-        }
-    )
-    try:
-        whole = [(0, record.num_bytes, None)]
-        for data in _checked_bytes(checkpoint, record.name, chunks or whole):
-            sink.write(data)
-        sink.close()
-    except BaseException:
-        sink.abandon()
-        raise
-
-
-def _checked_bytes(
-    checkpoint: StoredCheckpoint, file: str, ranges: Iterable[tuple[int, int, str | None]]
-) -> Iterator[Data]:
-    path = checkpoint.path(file)
-    for offset, length, digest in ranges:
-        hasher = Hasher()
-        for start in range(offset, offset + length, _COPY_BYTES):
-            part = min(_COPY_BYTES, offset + length - start)
-            data = checkpoint.storage.read_range(path, start, part)
-            hasher.update(data)
-            yield data
-        if digest is not None and hasher.hexdigest() != digest:
-            raise DamagedError(
-                f"{checkpoint.storage.place(path)} is damaged: the digest of bytes {offset} to"
-                f" {offset + length} does not match"
-            )

@@ -55,10 +55,7 @@ class Checkpoint:
             how often replicas are lost.
         keep: how many of the newest stay.
         milestones: every so many steps one stays for ever; or a list of counts of steps.
-        copy_to: a second place, to which each is copied once it is published.
-        storage_options: passed to the file system (keys, ``endpoint_url``, ...), for both places.
-        encryption: server-side, for S3: ``"AES256"`` or ``"aws:kms"``.
-        encryption_key: key id for ``"aws:kms"``.
+        storage_options: passed to the file system (keys, ``endpoint_url``, ...).
         max_unprotected: ends the job when saves have failed for so long, as ``"1h"``; None: never.
         timeout_s: longest wait for one answer of an object store, in seconds.
 
@@ -75,16 +72,12 @@ class Checkpoint:
         every: str = "auto",
         keep: int = 3,
         milestones: int | Sequence[int] | None = None,
-        copy_to: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        encryption: str | None = None,
-        encryption_key: str | None = None,
         max_unprotected: str | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         if (orders := check_orders()) is not None:  # a history of a check has its own place
-            path, copy_to, storage_options = orders.checkpoints, None, None
-            encryption = encryption_key = None
+            path, storage_options = orders.checkpoints, None
         if keep < 1:
             raise ConfigError(f"keep={keep} checkpoints must be at least 1")
         if isinstance(milestones, int) and milestones < 1:
@@ -94,12 +87,7 @@ class Checkpoint:
             raise ConfigError(
                 f"max_unprotected={max_unprotected!r} must be a time, as '30min' or '1h'"
             )
-        options = StorageOptions(
-            fsspec=dict(storage_options or {}),
-            encryption=encryption,
-            encryption_key=encryption_key,
-            timeout_s=timeout_s,
-        )
+        options = StorageOptions(fsspec=dict(storage_options or {}), timeout_s=timeout_s)
         self._options = SaveOptions(
             interval=parse_interval(every),
             keep=keep,
@@ -109,10 +97,6 @@ class Checkpoint:
         self._path = os.fspath(path)
         self._storage_options = options
         self._storage = open_storage(_absolute(self._path), options)
-        self._second = None if copy_to is None else open_storage(_absolute(copy_to), options)
-        self._places = {"checkpoints": _absolute(self._path)}
-        if copy_to is not None:
-            self._places["copies"] = _absolute(copy_to)
         self._lease: JobLease | None = None
         self._writer: Writer | None = None
         self._channel: CheckpointChannel | None = None
@@ -136,7 +120,7 @@ class Checkpoint:
         """
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
         if facts.out:
-            self._take_places_of_job(facts, channel)
+            self._take_place_of_job(facts, channel)
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
         self._channel = channel
         self._origin = Origin.of(facts, run=holder, place=self._path)
@@ -154,7 +138,6 @@ class Checkpoint:
             origin=None if self._origin is None else asdict(self._origin),
             channel=channel,
             lease=self._lease,
-            second=self._second,
         )
         self._writer = Writer(publisher)
         return self._found
@@ -217,7 +200,7 @@ class Checkpoint:
         if self._lease is not None and is_over and has_ended:
             self._lease.release()
 
-    def _take_places_of_job(self, facts: Facts, channel: CheckpointChannel) -> None:
+    def _take_place_of_job(self, facts: Facts, channel: CheckpointChannel) -> None:
         """Keep checkpoints where the first replica of the job does."""
 
         def holds(place: str) -> bool:
@@ -225,21 +208,17 @@ class Checkpoint:
                 return bool(catalogue.listed(open_storage(place, self._storage_options)))
             return False
 
-        for name, mine in self._places.items():
-            place = place_of_job(Path(facts.out), name, mine, facts.life, holds=holds)
-            if place == mine:
-                continue
-            storage = open_storage(place, self._storage_options)
-            if name == "copies":
-                self._second = storage
-            else:
-                self._storage = storage
-            channel.noted(
-                f"{name} go to {place}, as this run began, and not to {mine}: a place named by "
-                "time or process is another on every replica, and what the script itself writes "
-                "there is split; use pliant.run_dir() (pliant docs prepare-data)",
-                lasting=True,
-            )
+        mine = _absolute(self._path)
+        place = place_of_job(Path(facts.out), "checkpoints", mine, facts.life, holds=holds)
+        if place == mine:
+            return
+        self._storage = open_storage(place, self._storage_options)
+        channel.noted(
+            f"checkpoints go to {place}, as this run began, and not to {mine}: a place named by "
+            "time or process is another on every replica, and what the script itself writes "
+            "there is split; use pliant.run_dir() (pliant docs prepare-data)",
+            lasting=True,
+        )
 
     def _open(self) -> Writer:
         if self._writer is None:

@@ -4,7 +4,7 @@ Owns the order of what is written and asked, and what is tidied up afterwards.  
 anything is saved, nor what follows from a failure (``writer``).
 
     every member    share on storage
-    rank 0          -> all shares there -> leave to publish -> manifest -> copy -> retention
+    rank 0          -> all shares there -> leave to publish -> manifest -> retention
 """
 
 from __future__ import annotations
@@ -94,8 +94,6 @@ class CheckpointPublisher:
 
     channel: CheckpointChannel
     lease: JobLease
-    second: Storage | None = None
-    """To which published checkpoints are copied."""
 
     def bring(self, save: Save, *, stop: Callable[[], bool]) -> None:
         """Write this replica's share; on rank 0 make the checkpoint of all of them.
@@ -140,16 +138,18 @@ class CheckpointPublisher:
             )
 
     def tidy(self, save: Save) -> None:
-        """Copy what was published, and keep what is to be kept; a failure is told, not raised.
+        """Keep what is to be kept; a failure is told, not raised.
 
         Once the save is dropped, no further one is removed: the next save does that.
         """
-        with told(self.channel, "the copy"):
-            if self.second is not None:
-                catalogue.copy_to(self.storage, save.name, self.second)
-                self._prune(self.second, save)
         with told(self.channel, "old checkpoints"):
-            self._prune(self.storage, save)
+            catalogue.prune(
+                self.storage,
+                keep=self.options.keep,
+                milestones=self.options.milestones,
+                known_sound=(save.name,),
+                stop=save.dropped.is_set,
+            )
             if not save.dropped.is_set():
                 catalogue.sweep(self.storage, sparing=self._under_way(save))
 
@@ -212,15 +212,6 @@ class CheckpointPublisher:
         parsed = (layout.parse_name(entry.name) for entry in self.storage.entries())
         newest = (save.snapshot.lineage, save.snapshot.committed)
         return [str(n) for n in parsed if n is not None and (n.lineage, n.committed) > newest]
-
-    def _prune(self, storage: Storage, save: Save) -> None:
-        catalogue.prune(
-            storage,
-            keep=self.options.keep,
-            milestones=self.options.milestones,
-            known_sound=(save.name,),
-            stop=save.dropped.is_set,
-        )
 
 
 @contextlib.contextmanager

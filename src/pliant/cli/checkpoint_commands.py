@@ -252,8 +252,8 @@ def _options(given: list[str] | None) -> StorageOptions:
             values[key] = json.loads(text)
         except ValueError:
             values[key] = text
-    own = values.keys() & {"encryption", "encryption_key", "timeout_s"}
-    return StorageOptions(**{key: values.pop(key) for key in own}, fsspec=values)
+    own = {"timeout_s": values.pop("timeout_s")} if "timeout_s" in values else {}
+    return StorageOptions(**own, fsspec=values)
 
 
 def _resolved(place: str, option: list[str] | None) -> tuple[Storage, str]:

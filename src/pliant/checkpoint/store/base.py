@@ -90,22 +90,10 @@ class StorageOptions:
     fsspec: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the file system: keys, ``endpoint_url``, ``project``, ..."""
 
-    encryption: str | None = None
-    """Server-side encryption: ``"AES256"`` or ``"aws:kms"`` (S3 only)."""
-
-    encryption_key: str | None = None
-    """Key id for ``"aws:kms"``; the bucket's own key without it."""
-
     timeout_s: float = 60.0
     """Longest wait for one operation, or one 16 MiB part, on an object store.  A part at 1 MB/s
     takes 17 s."""
 
     def __post_init__(self) -> None:
-        if self.encryption not in (None, "AES256", "aws:kms"):
-            raise ConfigError(
-                f'encryption {self.encryption!r} is not known; it is "AES256" or "aws:kms"'
-            )
-        if self.encryption_key is not None and self.encryption != "aws:kms":
-            raise ConfigError('encryption_key is of use only with encryption="aws:kms"')
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s={self.timeout_s} must be more than 0")

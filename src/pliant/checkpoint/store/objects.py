@@ -59,20 +59,14 @@ def open_objects(url: str, scheme: str, options: StorageOptions) -> ObjectStorag
 
 
 def _s3_options(given: dict[str, Any], options: StorageOptions) -> dict[str, Any]:
-    """Return what s3fs gets: time-outs, no stale listings, and encryption with every write."""
+    """Return what s3fs gets: time-outs, and no stale listings."""
     config = {
         "connect_timeout": min(10.0, options.timeout_s),
         "read_timeout": options.timeout_s,
         "retries": {"max_attempts": 1, "mode": "standard"},  # ours do, and can be counted
         **given.pop("config_kwargs", {}),
     }
-    extra = dict(given.pop("s3_additional_kwargs", None) or {})
-    if options.encryption is not None:
-        extra["ServerSideEncryption"] = options.encryption
-    if options.encryption_key is not None:
-        extra["SSEKMSKeyId"] = options.encryption_key
-    ours = {"config_kwargs": config, "s3_additional_kwargs": extra}
-    return {"use_listings_cache": False, **given, **ours}
+    return {"use_listings_cache": False, **given, "config_kwargs": config}
 
 
 class ObjectStorage:

@@ -14,14 +14,12 @@ def open_storage(url: str, options: StorageOptions | None = None) -> Storage:
     """Return the storage at a directory or URL; nothing is touched yet.
 
     Raises:
-        ConfigError: no such scheme, its package is not installed, or an option does not fit.
+        ConfigError: no such scheme, its package is not installed.
     """
     options = options or StorageOptions()
     scheme, _, rest = url.partition("://") if "://" in url else ("file", "", url)
     if (not rest.strip("/") and scheme != "file") or not rest:
         raise ConfigError(f"{url!r} names no place to keep checkpoints")
-    if options.encryption is not None and scheme not in ("s3", "s3a"):
-        raise ConfigError(f"encryption={options.encryption!r} is for s3://, not for {url}")
     if scheme == "file":
         return LocalStorage(rest)
     from pliant.checkpoint.store.objects import open_objects  # fsspec takes 0.1 s to import
