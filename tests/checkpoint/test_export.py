@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_file
-from tests.checkpoint.states import contents, plain_save, save
+from tests.checkpoint.states import plain_save, save
 from torch import nn
 
 from pliant.checkpoint.dcp.index import Contents
