@@ -32,6 +32,7 @@ DOCUMENTED = {
     "apart",
     "silent",
     "ailing",
+    "register_unreached",
     "hosts",
     "slow",
     "placed",

@@ -55,8 +55,7 @@ def install(
     if pod_monitor:
         bodies.append(wanted.pod_monitor(installation))
     if dry_run:
-        print(yaml.safe_dump_all(bodies, sort_keys=False), end="")
-        return EXIT_OK
+        return say(yaml.safe_dump_all(bodies, sort_keys=False).rstrip("\n"))
     from pliant.kube import client
     from pliant.kube.connection import cluster_of
 
@@ -136,5 +135,4 @@ def convert(
     found = converted(documents[0], source=str(file))
     for note in found.notes:
         say_aside(f"{file}: {note}")
-    print(yaml.safe_dump(found.job, sort_keys=False), end="")
-    return EXIT_OK
+    return say(yaml.safe_dump(found.job, sort_keys=False).rstrip("\n"))
