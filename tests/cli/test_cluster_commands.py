@@ -57,6 +57,10 @@ def test_a_job_file_is_the_manifest(cluster: FakeApi, capsys: pytest.CaptureFixt
     assert code_of(["submit", write_job()]) == 0
     assert "team-a/gpt is submitted; pliant get gpt shows it" in capsys.readouterr().out
     assert spec_of(cluster) == manifest()["spec"]
+    found = cluster.get(ELASTIC_JOBS, "gpt", "team-a")
+    assert found is not None
+    labels = found["metadata"]["labels"]
+    assert labels == {"kueue.x-k8s.io/queue-name": manifest()["spec"]["queue"]["name"]}
     assert code_of(["submit", write_job(replicas=4)]) == 0
     assert spec_of(cluster)["replicas"] == 4
 

@@ -26,6 +26,7 @@ from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.core.text import counted, printable
 from pliant.kube import client
 from pliant.kube.client import ELASTIC_JOBS, ApiError, SyncApi
+from pliant.kube.job import QUEUE_LABEL
 from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import parse
@@ -73,6 +74,9 @@ def submit(
     name = job.metadata.name
     with api_of(context, namespace or own) as api:
         where = body["metadata"]["namespace"] = api.cluster.namespace
+        if job.spec.queue is not None and job.spec.queue.name is not None:
+            labels = body["metadata"].setdefault("labels", {})
+            labels.setdefault(QUEUE_LABEL, job.spec.queue.name)
         call = client.apply(body, manager=MANAGER, force=False, dry_run=dry_run)
         applied = asked(api, call, name)
     if as_json:

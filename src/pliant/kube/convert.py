@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pliant.core.errors import ConfigError
-from pliant.kube.job import GROUP, KIND, VERSION, require_name
+from pliant.kube.job import GROUP, KIND, QUEUE_LABEL, VERSION, require_name
 from pliant.spec.cluster_job import TRAINER
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import check
@@ -22,7 +22,6 @@ from pliant.spec.policy import ElasticPolicy
 UNKNOWN = "REPLACE-ME"
 """Stands for what the file does not say, and a job needs."""
 
-QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 
 LAUNCHERS = ("torchrun", "hyperpodrun", "torch.distributed.run", "torch.distributed.launch")
@@ -239,7 +238,7 @@ def _finished(draft: _Draft, name: str, meta: Mapping[str, Any]) -> dict[str, An
         "workersPerReplica": workers,
         **draft.spec,
     }
-    queue = {"name": labels.get(QUEUE), "priorityClass": labels.get(PRIORITY)}
+    queue = {"name": labels.get(QUEUE_LABEL), "priorityClass": labels.get(PRIORITY)}
     if given := {key: value for key, value in queue.items() if value}:
         job["queue"] = given
         draft.notes.append(

@@ -24,6 +24,10 @@ JOB_LABEL = f"{GROUP}/job"
 PART_LABEL = f"{GROUP}/part"
 INCREMENT_LABEL = f"{GROUP}/increment"
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Of a job: Kueue leaves the pods of one that has it alone, even where a default queue would
+capture them."""
+
 BASE = "base"
 """The increment of minReplicas; the others are x1, x2 ..."""
 

@@ -28,7 +28,7 @@ from pliant.kube.bodies import (
     metadata_of,
     volumes_of,
 )
-from pliant.kube.job import BASE, GROUP, PORT, KubeJob
+from pliant.kube.job import BASE, GROUP, PORT, QUEUE_LABEL, KubeJob
 from pliant.spec.cluster_job import TRAINER
 
 KUEUE = "kueue.x-k8s.io"
@@ -52,7 +52,7 @@ TOPOLOGY = {
 UNCONSTRAINED = f"{KUEUE}/podset-unconstrained-topology"
 SLICE_SIZE = f"{KUEUE}/podset-slice-size"
 
-QUEUE_LABELS = (f"{KUEUE}/queue-name", f"{KUEUE}/priority-class")
+QUEUE_LABELS = (QUEUE_LABEL, f"{KUEUE}/priority-class")
 """Pods must not have them: Kueue would hold each for itself."""
 
 

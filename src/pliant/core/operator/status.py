@@ -192,7 +192,8 @@ def _queue(draft: PlanDraft) -> Said:
     captured = sorted(pod.name for pod in draft.snapshot.pods if pod.is_captured)
     if captured:
         because = (
-            "the LocalQueue named default captures pods"
+            "the LocalQueue named default captures pods; make the job anew with the label "
+            f"kueue.x-k8s.io/queue-name: {draft.job.queue}"
             if cluster.has_default_queue
             else ("they have a queue of their own")
         )
