@@ -290,6 +290,8 @@ def ask(draft: PlanDraft, held: Held) -> None:
     wanted = wanted_increments(draft)
     missing = sorted((wanted or frozenset()) - held.keys())
     if not missing:
+        asked = (one for one in held.values() if one.state is IncrementState.ASKED)
+        draft.holds.extend(map(_pending, asked))
         return
     number, count = missing[0], count_of(draft, missing[0]) or 0
     if hold := _hold(draft, held, count):
