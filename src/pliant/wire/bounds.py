@@ -33,7 +33,7 @@ MOST_DEVICES = 10_000
 MOST = 1 << 53
 """Any other whole number; JSON carries larger ones badly."""
 
-REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached"})
+REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached", "ailing"})
 """Fields that name a replica, or several."""
 
 NODES = frozenset({"node", "others", "head", "parts", "missed"})
