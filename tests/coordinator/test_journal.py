@@ -325,3 +325,21 @@ def test_an_audit_finds_where_a_run_began_whose_first_order_was_not_logged(tmp_p
 
     assert first_step_of(records) == 9
     log.close()
+
+
+@pytest.mark.parametrize(("meanwhile", "first_step"), [("spare", 9), ("commit", 0)])
+def test_an_audit_begins_where_a_coordinator_without_files_has_restored(
+    meanwhile: str, first_step: int, tmp_path: Path
+) -> None:
+    """Nobody follows the last order any more; or those who do have told of all before."""
+    records: list[Record] = []
+    log = EventLog(tmp_path / "events.jsonl", job="j")
+    log.subscribe(records.append)
+    restore = Restore(lineage=Lineage(2), checkpoint="step-9", committed=9)
+
+    write_unlogged_order(log, register(order(1, "r1")), Timeline())
+    log.write(meanwhile, replica="r1")
+    log.write("switch", to=["r2"], order=order(2, "r2", restore=restore))
+
+    assert first_step_of(records) == first_step
+    log.close()

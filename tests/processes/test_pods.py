@@ -5,31 +5,26 @@ Real processes on loopback.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import psutil
 import pytest
-from tests.kube.config_maps import NAME, FakeConfigMaps, config_maps
-from tests.live.prompt import run_typed
-from tests.live.stage import FORKED_PLIANT, Program, Stage, stage
-from tests.processes.test_cli import environment
+from tests.certificates import Authority
+from tests.kube.config_maps import NAME, config_maps
+from tests.live.stage import stage
+from tests.processes.podding import OTHER_SERVICE, SERVICE, STEPS, WAIT_S, Pods, is_training
 
 from pliant.coordinator.driver import NOT_KEPT
-from pliant.core.errors import EXIT_OK, EXIT_TAKEN_OVER
+from pliant.core.errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, EXIT_TAKEN_OVER
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(480)]
 
-WAIT_S = 120.0
 AGENT = ("agent", "--token-file", "token", "--node", "a", "--devices", "1")
 NOWHERE = ("--join", "nowhere.invalid:7000", "--interface", "127.0.0.1")
 
@@ -125,115 +120,10 @@ def test_the_first_process_of_a_container_reaps_and_passes_signals_on(home: Path
     assert namespace.returncode == EXIT_OK
 
 
-SCRIPT = """\
-import os, sys, threading, torch, pliant
-pliant.seed(1)
-model = torch.nn.Linear(4, 1)
-x = torch.randn(512, 4)
-data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
-                    dataset=data, global_batch_size=32, micro_batch_size=4) as session:
-    for step in session.steps(int(sys.argv[1])):
-        for a, b in step:
-            step.backward(torch.nn.functional.mse_loss(model(a), b))
-        while os.path.exists("wait") and session.committed >= 10:
-            threading.Event().wait(0.05)
-        threading.Event().wait(float(os.environ.get("PACE", 0)))
-    if session.leader:
-        print("digest", session.committed, session.state_digest(), flush=True)
-"""
-
-STEPS = 40
-
-JOB = f"""\
-apiVersion: pliant.dev/v1alpha1
-kind: ElasticJob
-metadata:
-  name: job
-spec:
-  command: [train.py, "{STEPS}"]
-  elasticPolicy:
-    minReplicas: 1
-    maxReplicas: 2
-"""
-
-
-class Pods:
-    """A coordinator and agents of one job; each coordinator has a directory of its own."""
-
-    def __init__(self, home: Path, served: FakeConfigMaps, here: Stage) -> None:
-        self.home, self.served, self.here = home, served, here
-        (home / "job.yaml").write_text(JOB)
-        self.node = home / "node"
-        self.node.mkdir()
-        (self.node / "train.py").write_text(SCRIPT)
-        self.around = environment(home) | served.kubeconfig(home) | {"PACE": "0.1"}
-        self.around["PLIANT_TERMINATION_LOG"] = str(home / "termination-log")
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            self.port = sock.getsockname()[1]
-        self.lives = 0
-
-    def coordinate(self) -> Program:
-        """Start a coordinator as in a new pod: it finds no files."""
-        self.lives += 1
-        words = ["-m", "pliant", "coordinator", "--name", "job"]
-        words += ["--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.home / "token")]
-        words += ["--out", str(self.home / f"out{self.lives}"), "--register", f"configmap:{NAME}"]
-        words += [str(self.home / "job.yaml")]
-        said = self.home / f"coordinator{self.lives}"
-        return self.here.start(*words, out=said, environment=self.around, cwd=self.home)
-
-    def employ(self, node: str) -> Program:
-        words: list[object] = [
-            FORKED_PLIANT,
-            "agent",
-            "--join",
-            f"127.0.0.1:{self.port}",
-            "--node",
-            node,
-            "--devices",
-            "1",
-        ]
-        words += ["--token-file", str(self.home / "token"), "--interface", "127.0.0.1"]
-        return self.here.start(*words, out=self.home / node, environment=self.around, cwd=self.node)
-
-    def ask(self, path: str) -> dict[str, Any]:
-        """Ask the coordinator; nothing, while there is none."""
-        try:
-            answer = httpx.get(
-                f"http://127.0.0.1:{self.port}/v1/{path}",
-                headers={"X-Pliant-Token": (self.home / "token").read_text().strip()},
-                trust_env=False,
-            )
-        except httpx.HTTPError:
-            return {}
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def wait_for(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until the status is so."""
-        until_s = time.monotonic() + WAIT_S
-        while not is_so(status := self.ask("status")):
-            assert time.monotonic() < until_s, f"{status}\n{self.said()}"
-            time.sleep(0.05)
-        return status
-
-    def said(self) -> str:
-        names = sorted(path for path in self.home.iterdir() if path.is_file())
-        return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in names)
-
-
 @pytest.fixture
 def pods(home: Path) -> Iterator[Pods]:
     with config_maps() as served, stage(forked=True) as here:
         yield Pods(home, served, here)
-
-
-def is_training(num_replicas: int, after: int = 0) -> Callable[[dict[str, Any]], bool]:
-    return lambda status: (
-        status.get("step", 0) > after
-        and sum(one["state"] == "training" for one in status["replicas"]) == num_replicas
-    )
 
 
 @pytest.mark.slow
@@ -256,25 +146,103 @@ def test_a_coordinator_that_is_ended_leaves_the_job_to_the_next_which_has_no_fil
 
     assert second.wait(WAIT_S) == EXIT_OK, pods.said()
     assert [agent.wait(WAIT_S) for agent in agents] == [EXIT_OK, EXIT_OK], pods.said()
-    told = json.loads((pods.home / "termination-log").read_text())
+    told = pods.told()
     assert (told["exitCode"], told["state"], told["step"]) == (0, "finished", STEPS)
     assert status["steps_lost"] == 0
-    assert [one["text"] for one in page["records"] if one["kind"] == "note"] == [NOT_KEPT]
+    assert [one.get("text") for one in page["records"]].count(NOT_KEPT) == 1
     assert (demand["useful"], demand["slots"], demand["canSuspend"]) == (2, 8, False)
     assert NOT_KEPT in demand["reason"]
     assert {one["name"] for one in status["replicas"]} == {"r1", "r2"}  # who trained went on
-    alone = run_typed("train.py", str(STEPS), cwd=pods.node, environment=environment(pods.home))
-    assert (
-        f"| {alone.stdout.strip()}" in (pods.home / "a").read_text() + (pods.home / "b").read_text()
-    ), pods.said()
-
-    audit = run_typed(
-        *("pliant", "audit", "--out", str(pods.home / "out2"), "--json"),
-        cwd=pods.home,
-        environment=environment(pods.home),
-    )
-    assert json.loads(audit.stdout)["problems"] == [], audit.stdout  # the agents told all again
+    pods.require_as_alone("a", "b")
+    assert pods.audited()["problems"] == []  # the agents told all again
 
     (pods.home / "termination-log").unlink()
     assert pods.coordinate().wait(WAIT_S) == EXIT_OK, pods.said()
-    assert json.loads((pods.home / "termination-log").read_text()) == told
+    assert pods.told() == told
+
+
+@pytest.mark.slow
+def test_while_the_api_server_is_away_training_goes_on_and_a_loss_waits(pods: Pods) -> None:
+    coordinator, wait = pods.coordinate(), pods.node / "wait"
+    wait.touch()
+    agents = [pods.employ("a"), pods.employ("b")]
+    pods.wait_for(is_training(2, after=8))
+
+    pods.served.stop()
+    away = pods.wait_for(lambda status: status["register_unreached"] is not None)
+    wait.unlink()
+    pods.wait_for(is_training(2, after=away["step"] + 2))
+    wait.touch()
+    (lost,) = (one for one in away["replicas"] if one["node"] == "b")
+    os.kill(lost["pids"][0], signal.SIGKILL)
+    while "the register could not be written" not in pods.said():
+        assert coordinator.poll() is None
+        time.sleep(0.05)
+    wait.unlink()
+    held, written = pods.ask("status"), pods.served.data
+    time.sleep(2.0)  # 20 steps, if anything were sent that lets the other train on
+    still = pods.ask("status")
+    pods.served.come_back()
+    back = pods.wait_for(lambda status: status["register_unreached"] is None)
+
+    assert coordinator.wait(WAIT_S) == EXIT_OK, pods.said()
+    assert [agent.wait(WAIT_S) for agent in agents] == [EXIT_OK, EXIT_OK], pods.said()
+    assert f"ConfigMap team-a/{NAME}" in still["register_unreached"]["reason"]
+    assert still["register_unreached"]["at"] == away["register_unreached"]["at"]
+    assert (still["step"], still["generation"]) == (held["step"], away["generation"])
+    assert written == pods.served.data or back["generation"] > away["generation"]
+    assert pods.told()["step"] == STEPS
+    pods.require_as_alone("a", "b")
+    assert pods.audited()["problems"] == []
+
+
+@pytest.mark.slow
+def test_a_job_whose_pods_all_leave_goes_on_later_with_fewer_and_no_files(pods: Pods) -> None:
+    """As the operator has them leave when the base is preempted: told, then deleted."""
+    pods.around["CHECKPOINTS"] = str(pods.home / "checkpoints")
+    first = pods.coordinate()
+    agents = {node: pods.employ(node) for node in ("a", "b")}
+    (pods.node / "wait").touch()
+    pods.wait_for(is_training(2, after=8))
+    reason = "preempted by Workload team-b/urgent"
+    for node, agent in agents.items():
+        pods.ask(f"nodes/{node}/leave", {"notice_s": 60, "reason": reason})
+        agent.send_signal(signal.SIGTERM)
+    (pods.node / "wait").unlink()
+
+    assert [agent.wait(WAIT_S) for agent in agents.values()] == [EXIT_OK, EXIT_OK], pods.said()
+    assert first.wait(WAIT_S) == EXIT_OK, pods.said()
+    told = pods.told()
+    assert (told["exitCode"], told["state"]) == (EXIT_STOPPED, "stopped")
+    assert reason in told["reason"]
+
+    second, alone = pods.coordinate(), pods.employ("c")
+    status = pods.wait_for(is_training(1))
+    assert second.wait(WAIT_S) == EXIT_OK, pods.said()
+    assert alone.wait(WAIT_S) == EXIT_OK, pods.said()
+    assert status["restored"]["committed"] == told["step"]
+    assert (status["steps_lost"], pods.told()["step"]) == (0, STEPS)
+    pods.require_as_alone("c")
+    audit = pods.audited()
+    assert (audit["problems"], audit["first_step"]) == ([], told["step"])  # before: elsewhere
+
+
+@pytest.mark.slow
+def test_pods_meet_over_tls_by_the_name_of_the_service(home: Path) -> None:
+    files = Authority(home / "ca").files("job", names=[SERVICE])
+    with config_maps() as served, stage(forked=True) as here:
+        pods = Pods(home, served, here, files)
+        coordinator = pods.coordinate()
+        pods.wait_for(bool)
+
+        astray = pods.employ("astray", OTHER_SERVICE)
+        assert astray.wait(WAIT_S) == EXIT_FAILED, pods.said()
+        *_, last = (home / "astray").read_text().splitlines()
+        agents = [pods.employ("a", SERVICE), pods.employ("b", SERVICE)]
+
+        assert coordinator.wait(WAIT_S) == EXIT_OK, pods.said()
+        assert [agent.wait(WAIT_S) for agent in agents] == [EXIT_OK, EXIT_OK], pods.said()
+        assert f"{OTHER_SERVICE}:{pods.port}" in last
+        assert last.endswith(f"does not name {OTHER_SERVICE}")
+        assert pods.told()["state"] == "finished"
+        pods.require_as_alone("a", "b")

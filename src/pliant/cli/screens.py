@@ -358,6 +358,7 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
             * bool(audit.condensed_steps)
         )
         + "\nnot covered: what the script carries from one micro-batch to the next (pliant check)"
+        + f"; {counted(audit.first_step, 'step')} of another directory" * bool(audit.first_step)
         + f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
         f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
         f" {spent.productive:.1%} productive"

@@ -126,12 +126,20 @@ def _without(
 
 
 def first_step_of(records: Iterable[Record]) -> int:
-    """Return the step at which a run's first generation began."""
+    """Return the step at which the first generation began of which the ledger is here.
+
+    An order of the register may be that of a coordinator whose files are elsewhere: where nobody
+    follows it, the run begins here with the next one.
+    """
     for record in records:
         order = record.get("order")
         if record.get("kind") == "switch" and isinstance(order, dict):
-            restore = order.get("restore")
-            return whole(restore.get("committed"), 0) if isinstance(restore, dict) else 0
+            if isinstance(restore := order.get("restore"), dict):
+                return whole(restore.get("committed"), 0)
+            if record.get("by") != "register":
+                return 0
+        elif record.get("kind") == "commit":
+            return 0
     return 0
 
 

@@ -464,5 +464,6 @@ def _stopped(job: Job) -> str:
     if job.ending.stop_for and job.ending.stop_for == job.ending.reason:
         return f"{how} because no node can start anything any more ({job.ending.reason})"
     if job.ending.stop_for and job.nodes.leaving:
-        return f"{how} before its last node was gone"
+        why = max(job.nodes.leaving.values())  # one that was told, if one was
+        return f"{how} before its last node was gone" + f" ({why})" * bool(why)
     return f"{how} for others" if job.ending.stop_for else f"{how} on request"
