@@ -246,3 +246,13 @@ def test_pods_meet_over_tls_by_the_name_of_the_service(home: Path) -> None:
         assert last.endswith(f"does not name {OTHER_SERVICE}")
         assert pods.told()["state"] == "finished"
         pods.require_as_alone("a", "b")
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_does_not_reach_the_api_server_decides_nothing(pods: Pods) -> None:
+    pods.served.stop()
+
+    assert pods.coordinate().wait(WAIT_S) == EXIT_FAILED
+
+    assert "this coordinator ended, the job did not: ConfigMap team-a/" in pods.said()
+    assert not (pods.home / "termination-log").exists()

@@ -308,7 +308,8 @@ def attached(start: Start, *, as_json: bool) -> int:
         code = EXIT_USAGE
         raise
     except OSError as error:  # the disk is full, or the directory was removed
-        view.board.reason = f"the job ended: {error.filename or out}: {error.strerror}"
+        ended = "this coordinator ended, the job did not" if config.is_pod else "the job ended"
+        view.board.reason = f"{ended}: {error.filename or out}: {error.strerror}"
     finally:
         if not view.board.committed and (code == EXIT_USAGE or not run_files.holds_run(out)):
             _remove(start)
