@@ -163,10 +163,10 @@ class LiveAgents(LiveCoordinators):
                 return await self._comes(event)
             case NodeLost() | NodeSilent() | DiedTogether():
                 return False  # silence
-            case NodeLeaving(node=name, notice_s=notice_s):
+            case NodeLeaving(node=name):
                 if is_connected := self._is_connected(name):
                     agent = self._nodes[name].agent
-                    agent.send(NodeLeaving(node=name, notice_s=notice_s))
+                    agent.send(event)
                 return is_connected
             case NodeFailed(node=name, reason=reason):
                 if is_connected := self._is_connected(name):
