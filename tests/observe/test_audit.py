@@ -567,6 +567,74 @@ def test_files_are_merged_though_their_replicas_came_and_went(tmp_path: Path) ->
     assert audit == audit_of({"r9": early, "r2": late, "r10": again}, PLAN)
 
 
+def entered(generation: int, *members: str) -> Line:
+    seats = [{"replica": name} for name in members]
+    return {"v": 1, "kind": "switch", "order": {"generation": generation, "members": seats}}
+
+
+def halves(step: int, generation: int = 1) -> tuple[list[Line], list[Line]]:
+    """Return what each of two replicas records of a step."""
+    commit = commit_line(step, generation=generation)
+    parts = (range(2), range(2, 4))
+    first, second = ([*slot_lines(step, generation=generation, slots=s), commit] for s in parts)
+    return first, second
+
+
+EXITED = {"v": 1, "kind": "exited", "replica": "r2", "exited_kind": "finished"}
+
+
+@pytest.mark.parametrize("has_exited", [False, True])
+def test_records_that_went_with_a_host_are_not_covered_and_are_no_problem(
+    tmp_path: Path, *, has_exited: bool
+) -> None:
+    """A host that was reaped has sent all: then a record that is missing is a fault."""
+    both = [halves(step) for step in range(3)]
+    mine = [line for first, _ in both for line in first] + steps(3, 4, generation=2)
+    theirs = both[0][1] + both[1][1][:1]  # killed while it recorded step 1, with step 2 to send
+    events = [spare(), entered(1, "r1", "r2"), entered(2, "r1"), *([EXITED] if has_exited else [])]
+    write_run(tmp_path, {"r1": mine, "r2": theirs}, events)
+
+    audit = audit_run(tmp_path)
+
+    assert not audit.exactly_once
+    assert audit.committed_steps == 5
+    if has_exited:
+        assert (len(audit.problems), audit.uncovered) == (4, [])  # three slots, and the epoch
+    else:
+        said = "records of steps 1 to 2 are missing: r2 went with the host before it had sent them"
+        assert (audit.problems, audit.uncovered, audit.uncovered_steps) == ([], [said], 2)
+
+
+def test_a_wrong_sample_is_a_problem_in_a_step_that_is_not_covered(tmp_path: Path) -> None:
+    mine = halves(0)[0]
+    mine[0]["ids"] = mine[1]["ids"]
+    write_run(tmp_path, {"r1": mine}, [spare(), entered(1, "r1", "r2")])
+
+    audit = audit_run(tmp_path)
+
+    wrong = "micro-batch 0 of step 0 had other samples than the seed's"
+    assert audit.problems == [wrong, "epoch 0 used 2 sample(s) twice"]
+    assert audit.uncovered_steps == 1
+
+
+def test_what_only_a_coordinator_before_had_is_not_covered(tmp_path: Path) -> None:
+    """Nothing is left of steps 0 and 1, and half of step 2; of step 4 all must be here."""
+    began = {"v": 1, "kind": "core_began", "register": {"generation": 2}}
+    mine = [*halves(2)[0], *steps(3, generation=2), *halves(4, generation=3)[0]]
+    write_run(tmp_path, {"r1": mine}, [began, spare(), entered(3, "r1")])
+
+    audit = audit_run(tmp_path)
+
+    assert audit.problems == [
+        "step 4 was committed in generation 3, but nobody recorded its micro-batch 2"
+    ]
+    assert audit.uncovered == [
+        "records of steps 0 to 2 are missing: a coordinator before this one had them, and its files"
+        " are not here"
+    ]
+    assert audit.uncovered_steps == 3
+
+
 def test_a_ledger_out_of_order_is_audited_as_well(tmp_path: Path) -> None:
     lines = steps(*range(6))
     write_run(tmp_path, {"r1": lines[10:] + lines[:10]}, [spare()])

@@ -342,8 +342,12 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
                 f"\n{printable(audit.sampler)} gave the order: it may draw a sample several times, "
                 "or not at all"
             )
-    else:
+    elif audit.problems:
         text.append(f"{counted(len(audit.problems), 'problem')} found{unused}", style="bold red")
+    else:
+        few = counted(audit.uncovered_steps, "step")
+        said = f"not proved: of {few} not all was recorded here; no problem in the rest{unused}"
+        text.append(said, style="bold yellow")
     text.append(
         f"\n{counted(audit.committed_steps, 'committed step')},"
         f" {counted(audit.committed_samples, what)},"
@@ -365,6 +369,8 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
         + " (of what is left of the event log)" * spent.is_partial
         + f"\n{directory}"
     )
+    for sentence in audit.uncovered:
+        text.append(f"\n- {printable(sentence)}", style="yellow")
     for problem in audit.problems:
         text.append(f"\n- {printable(problem)}", style="red")
     return text

@@ -43,6 +43,7 @@ from pathlib import Path
 from pliant.core.step import order
 from pliant.core.step.order import OrderDigest
 from pliant.machine import run_files
+from pliant.observe.audit_cover import Cover, Gaps, cover_of
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.ledgers import (
     BEFORE_ALL,
@@ -58,7 +59,7 @@ from pliant.observe.ledgers import (
     read_condensed,
 )
 from pliant.observe.log import Record
-from pliant.observe.reading import every, lacks_beginning, only
+from pliant.observe.reading import every, lacks_beginning
 
 _PLACES = ("lineage", "step", "generation")
 
@@ -74,7 +75,7 @@ _WORD_BITS = 256
 
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """What an audit found; it passed if ``problems`` is empty."""
+    """What an audit found; it passed if ``problems`` and ``uncovered`` are empty."""
 
     committed_steps: int = 0
     committed_samples: int = 0
@@ -106,11 +107,16 @@ class Audit:
     """Of the committed ones, those audited while the run went on; their lines are gone."""
 
     problems: list[str] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
+    """Of which committed steps not all was recorded here, and why: nothing is proved of them."""
+
+    uncovered_steps: int = 0
+    """How many these are."""
 
     @property
     def exactly_once(self) -> bool:
-        """Whether every committed step used exactly the samples it must."""
-        return not self.problems
+        """Whether it is proved that every committed step used exactly the samples it must."""
+        return not (self.problems or self.uncovered)
 
     def complain(self, sentence: str) -> None:
         """Add a problem, up to ``MAX_PROBLEMS``."""
@@ -135,6 +141,9 @@ class _Step:
 
     draws: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """generation -> what its replicas' samplers drew for it, hashed."""
+
+    told: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """generation -> the replicas that recorded its commit."""
 
 
 def audit_run(out: Path, *, is_growing: bool = False) -> Audit:
@@ -163,6 +172,7 @@ def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audi
         first_step=first_step_of(every(log)),
         before=before,
         until=first_unreported_step(ledgers, log) if is_growing else END,
+        cover=cover_of(every(log)),
     )
     if doubt:
         audit.complain(doubt)
@@ -170,20 +180,8 @@ def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audi
         audit.complain(
             "the beginning of the event log is gone, and with it which plans replicas reported"
         )
-    if audit.problems and _began_without_files(log):
-        audit.problems.insert(
-            0,
-            "a coordinator before had the files of the run, which are not here: of what was done on"
-            " nodes that are gone as well nothing can be said",
-        )
     audit.torn = sum(ledger.is_torn for ledger in ledgers)
     return audit
-
-
-def _began_without_files(log: Path) -> bool:
-    """Whether the coordinator that began this log followed another, which had a log of its own."""
-    first = next(iter(only(log, "core_began")), {})
-    return bool(first.get("register"))
 
 
 class TooMuchError(Exception):
@@ -198,6 +196,7 @@ def audit_ledgers(
     first_step: int = 0,
     before: Condensed | None = None,
     until: Key = END,
+    cover: Cover | None = None,
     is_by_epoch: bool = True,
     most_whole_bytes: float = math.inf,
 ) -> Audit:
@@ -212,7 +211,9 @@ def audit_ledgers(
         audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
         try:
             if committed or before is not None:
-                _Auditor(audit, plan, committed).count(ledgers, before, until, is_by_epoch)
+                _Auditor(audit, plan, committed, cover or Cover()).count(
+                    ledgers, before, until, is_by_epoch
+                )
             else:
                 audit.complain("the ledger has no committed step")
             break
@@ -229,11 +230,13 @@ class _Auditor:
     """Goes through the lines of all ledgers, step by step."""
 
     def __init__(
-        self, audit: Audit, plan: AuditPlan | None, committed: Mapping[int, range]
+        self, audit: Audit, plan: AuditPlan | None, committed: Mapping[int, range], cover: Cover
     ) -> None:
         self._audit = audit
         self._plan = plan
         self._committed = committed
+        self._cover = cover
+        self._gaps = Gaps()
 
     def count(
         self,
@@ -261,18 +264,29 @@ class _Auditor:
                 audit.superseded += bool(step.commits)
                 audit.uncommitted += sum(map(len, step.slots.values()))
                 continue
-            for missing in range(expected, min(number, expected + MAX_PROBLEMS + 1)):
-                audit.complain(f"step {missing} was never committed although a later one was")
+            is_whole = self._has_all(range(expected, number))
             expected = max(expected, number + 1)
-            self._count_step(step, number)
+            is_whole &= self._count_step(step, number)
             if epochs is not None:
-                epochs.add(number, step.slots.get(min(step.commits), {}))
+                epochs.add(number, step.slots.get(min(step.commits), {}), is_whole=is_whole)
         if epochs is not None:
             audit.epochs = epochs.end()
         if plan is None:
             audit.complain(
                 "no replica reported its plan, so the order of samples cannot be checked"
             )
+        audit.uncovered += self._gaps.sentences()
+        audit.uncovered_steps += self._gaps.num_steps
+
+    def _has_all(self, missing: range) -> bool:
+        """Whether no step is missing before the one that comes next."""
+        why = self._cover.gap_in_steps() if missing else ""
+        for number in missing if why else missing[: MAX_PROBLEMS + 1]:
+            if why:
+                self._gaps.add(number, why)
+            else:
+                self._audit.complain(f"step {number} was never committed although a later one was")
+        return not missing
 
     def _go_on(self, before: Condensed) -> int:
         """Take in what was audited before; return the step after the last that still counts.
@@ -295,6 +309,8 @@ class _Auditor:
         audit.unused_samples = min(before.unused, audit.committed_samples)
         for sentence in before.problems:
             audit.complain(sentence)
+        audit.uncovered += before.uncovered
+        audit.uncovered_steps += before.uncovered_steps
         return kept
 
     def _step(self, number: int, lines: Iterable[tuple[str, Record]]) -> _Step:
@@ -302,14 +318,14 @@ class _Auditor:
         step = _Step()
         for replica, line in lines:
             try:
-                self._count_line(step, line, number)
+                self._count_line(step, line, number, replica)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 self._audit.complain(
                     f"the ledger of {replica} has a line without meaning: {error!r:.200}"
                 )
         return step
 
-    def _count_line(self, step: _Step, line: Record, number: int) -> None:
+    def _count_line(self, step: _Step, line: Record, number: int, replica: str) -> None:
         places = lineage, of_step, generation = [int(line[name]) for name in _PLACES]
         if min(places) < 0:
             raise ValueError(f"lineage {lineage}, step {of_step}, generation {generation}")
@@ -317,6 +333,7 @@ class _Auditor:
             digest = str(line.get("digest", ""))
             known = step.commits.setdefault(generation, digest)
             step.draws[generation].add(str(line.get("draws", "")))
+            step.told[generation].add(replica.partition(".")[0])
             if known != digest:
                 self._audit.complain(
                     f"step {number} was committed with two results in generation {generation}"
@@ -335,9 +352,9 @@ class _Auditor:
                 f" {generation}, with different samples"
             )
 
-    def _count_step(self, step: _Step, number: int) -> None:
-        """Check a step that counts."""
-        audit = self._audit
+    def _count_step(self, step: _Step, number: int) -> bool:
+        """Check a step that counts; return whether it is all there, as far as it must be."""
+        audit, is_whole = self._audit, True
         audit.committed_steps += 1
         if len(set(step.commits.values())) > 1:
             names = ", ".join(map(str, sorted(step.commits)))
@@ -346,28 +363,41 @@ class _Auditor:
             )
         for generation in step.commits:
             slots = step.slots.get(generation, {})
-            for problem in self._problems(slots, number, generation):
+            why = self._gap(slots, number, generation, step.told[generation])
+            if why:
+                is_whole = False
+                self._gaps.add(number, why)
+            for problem in self._problems(slots, number, generation, is_whole=not why):
                 audit.complain(problem)
             if audit.sampler:
-                self._check_draws(slots, step.draws[generation], number)
+                self._check_draws(slots, step.draws[generation], number, is_whole=not why)
         counts = min(step.commits)
         audit.committed_samples += sum(map(len, step.slots.get(counts, {}).values()))
         audit.unused_samples += step.unused.get(counts, 0)
         audit.uncommitted += sum(
             len(slots) for generation, slots in step.slots.items() if generation not in step.commits
         )
+        return is_whole
+
+    def _gap(
+        self, slots: Mapping[int, list[int]], step: int, generation: int, told: set[str]
+    ) -> str:
+        """Say why slots of a committed step are missing; empty: none is, or none may be."""
+        plan = self._plan
+        is_all = bool(slots) if plan is None else all(at in slots for at in plan.used_slots(step))
+        return "" if is_all else self._cover.gap(generation, told)
 
     def _problems(
-        self, slots: Mapping[int, list[int]], step: int, generation: int
+        self, slots: Mapping[int, list[int]], step: int, generation: int, *, is_whole: bool
     ) -> Iterator[str]:
         """Compare the slots of a committed step with the permutation; of a sampler, count them."""
         plan = self._plan
         if plan is None:
-            if not slots:
+            if is_whole and not slots:
                 yield f"step {step} was committed but no replica recorded a micro-batch of it"
             return
         missing = (slot for slot in plan.used_slots(step) if slot not in slots)
-        for slot in islice(missing, MAX_PROBLEMS + 1):
+        for slot in islice(missing, MAX_PROBLEMS + 1 if is_whole else 0):
             yield (
                 f"step {step} was committed in generation {generation},"
                 f" but nobody recorded its micro-batch {slot}"
@@ -385,14 +415,16 @@ class _Auditor:
             elif not is_as_long or used != [plan.sample(epoch, at) for at in positions]:
                 yield f"{where} had other samples than the seed's"
 
-    def _check_draws(self, slots: Mapping[int, list[int]], drawn: set[str], step: int) -> None:
+    def _check_draws(
+        self, slots: Mapping[int, list[int]], drawn: set[str], step: int, *, is_whole: bool
+    ) -> None:
         """Compare what a committed step used with what each replica's sampler drew for it."""
         used = [sample for _, ids in sorted(slots.items()) for sample in ids]
         if len(drawn) > 1:
             self._audit.complain(
                 f"the samplers of the replicas drew different samples for step {step}"
             )
-        elif drawn != {order.digest(used)}:
+        elif is_whole and drawn != {order.digest(used)}:
             self._audit.complain(f"step {step} used other samples than the sampler drew for it")
 
 
@@ -434,6 +466,8 @@ class _Epochs:
         self._proved = 0
         """Positions of this epoch of which no line is left."""
 
+        self._is_whole = True
+
     def go_on(self, step: int) -> None:
         """Take the steps of this epoch before one as proved."""
         plan = self._plan
@@ -443,12 +477,14 @@ class _Epochs:
             self._epoch, self._last_step = epoch, step - 1
             self._proved = plan.num_committed(first, step)
 
-    def add(self, step: int, slots: Mapping[int, list[int]]) -> None:
-        """Take in what counts of a step."""
+    def add(self, step: int, slots: Mapping[int, list[int]], *, is_whole: bool) -> None:
+        """Take in what counts of a step; ``is_whole``: it and those before, as they must be."""
         epoch = step // self._plan.steps_per_epoch
         if epoch != self._epoch:
             self.end()
             self._epoch, self._used, self._proved = epoch, _used_by(self._plan), 0
+            self._is_whole = True
+        self._is_whole &= is_whole
         self._last_step = step
         for _, ids in sorted(slots.items()):
             self._used.add(ids)
@@ -466,7 +502,7 @@ class _Epochs:
         plan, first = self._plan, self._epoch * self._plan.steps_per_epoch
         last, number = first + plan.steps_per_epoch - 1, self._proved + self._used.number
         whole = plan.num_committed(max(first, self._audit.first_step), last + 1)
-        if self._last_step == last and number != whole:
+        if self._is_whole and self._last_step == last and number != whole:
             what = "draws" if plan.sampler else "samples"
             yield f"epoch {self._epoch} used {number} of {whole} {what}"
 

@@ -23,6 +23,7 @@ from pliant.machine import run_files
 from pliant.machine.files import open_private
 from pliant.machine.locks import lock, locked
 from pliant.observe.audit import Audit, TooMuchError, audit_ledgers, committed_in
+from pliant.observe.audit_cover import cover_of
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.ledgers import (
     BEFORE_ALL,
@@ -84,6 +85,7 @@ def condense(out: Path, *, kept_steps: int = KEPT_STEPS) -> bool:
                     first_step=first_step_of(every(log)),
                     before=before,
                     until=until,
+                    cover=cover_of(every(log)),
                     is_by_epoch=bool(plan.sampler),
                     most_whole_bytes=MOST_WHOLE_BYTES,
                 )
@@ -103,6 +105,8 @@ def _condensed(audit: Audit, until: Key) -> Condensed:
         superseded=audit.superseded,
         uncommitted=audit.uncommitted,
         problems=tuple(audit.problems),
+        uncovered=tuple(audit.uncovered),
+        uncovered_steps=audit.uncovered_steps,
     )
 
 

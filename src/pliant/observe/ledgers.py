@@ -227,6 +227,11 @@ class Condensed:
     problems: tuple[str, ...] = ()
     """What was wrong; what was not found wrong is proved."""
 
+    uncovered: tuple[str, ...] = ()
+    """Steps of which nothing is proved, and why."""
+
+    uncovered_steps: int = 0
+
     @property
     def end(self) -> Key:
         """Where it ends."""
