@@ -230,6 +230,15 @@ class Happenings:
     def image(self, name: str, why: str) -> None:
         self.world.change(f"gpt-{name}", waiting=why)
 
+    def crash(self, name: str, why: str) -> None:
+        self.world.change(f"gpt-{name}", waiting=why, is_ready=False)
+
+    def restart(self, name: str) -> None:
+        self.world.change(f"gpt-{name}", waiting="")
+
+    def serve(self, name: str) -> None:
+        self.world.change(f"gpt-{name}", is_ready=True)
+
     def captured(self, name: str) -> None:
         self.world.change(f"gpt-{name}", is_captured=True)
 

@@ -45,7 +45,7 @@ def status_of(draft: PlanDraft, held: Held) -> JobStatus:
         old = before.get(kind)
         since_s = old.since_s if old is not None and old.status == state else draft.now_s
         is_news = (old.status, old.reason) != (state, why) if old else (kind, state) in BAD
-        if is_news:
+        if is_news and all(event.reason != why for event in draft.events):
             draft.tell(why, message, is_warning=(kind, state) in BAD)
         conditions.append(
             Condition(type=kind, status=state, reason=why, message=message, since_s=since_s)
@@ -98,14 +98,29 @@ def _phase(draft: PlanDraft, held: Held) -> tuple[str, str]:
     is_enough = _ready_replicas(draft, held) >= draft.job.policy.min_replicas
     if not is_enough or not _has_coordinator(draft):
         who = "the coordinator is" if is_enough else "pods of the base are"
-        return "Starting", hold or _troubles(draft) or f"{who} not ready yet"
-    return "Running", hold
+        return "Starting", _troubles(draft) or hold or f"{who} not ready yet"
+    return "Running", _silence(draft, "Running") or hold
 
 
 def _has_coordinator(draft: PlanDraft) -> bool:
-    """Whether there is one that serves, as far as is known."""
+    """Whether there is one that serves, as far as is known: silence alone stops no replica.
+
+    Nor does it begin one: a coordinator that crashes again and again has to become ready first.
+    """
     pod = coordinator_of(draft.snapshot)
-    return pod is not None and (pod.is_ready or draft.memory.silent_s is not None)
+    if pod is None or pod.waiting:
+        return False
+    was_running = draft.snapshot.status.phase == "Running"
+    return pod.is_ready or (was_running and draft.memory.silent_s is not None)
+
+
+def _silence(draft: PlanDraft, phase: str) -> str:
+    """Say since when the coordinator is silent; empty: it is not."""
+    if draft.memory.silent_s is None:
+        return ""
+    since = moment(draft.memory.silent_s)
+    and_so = "; its replicas go on" if phase == "Running" else ""
+    return f"unknown since {since}: the coordinator does not answer{and_so}"
 
 
 def _ended(outcome: JobOutcome) -> tuple[str, str]:
@@ -150,24 +165,25 @@ def _conditions(draft: PlanDraft, held: Held, phase: str, reason: str) -> Iterat
         return
     why, message = _admission(draft, held)
     yield "Admitted", TRUE if why == "Admitted" else FALSE, why, message
-    is_running = phase == "Running"
-    yield "Ready", TRUE if is_running else FALSE, phase, reason or "base and coordinator are ready"
+    if phase == "Running" and (silence := _silence(draft, phase)):
+        yield "Ready", UNKNOWN, "CoordinatorSilent", silence
+    else:
+        state = TRUE if phase == "Running" else FALSE
+        yield "Ready", state, phase, reason or "base and coordinator are ready"
     is_suspended = phase in ("Suspending", "Suspended")
     by = "ByUser" if draft.job.is_suspended else "ByQueue"
     message = reason if is_suspended else "it is not suspended"
     yield "Suspended", TRUE if is_suspended else FALSE, by if is_suspended else "No", message
-    yield _reached(draft)
+    yield _reached(draft, phase)
     yield _queue(draft)
     yield _room(draft)
     yield _complete(draft)
 
 
-def _reached(draft: PlanDraft) -> Said:
-    kind, silent_s = "CoordinatorReached", draft.memory.silent_s
-    if silent_s is not None:
-        since = moment(silent_s)
-        message = f"unknown since {since}: the coordinator does not answer; its replicas go on"
-        return kind, UNKNOWN, "CoordinatorSilent", message
+def _reached(draft: PlanDraft, phase: str) -> Said:
+    kind = "CoordinatorReached"
+    if silence := _silence(draft, phase):
+        return kind, UNKNOWN, "CoordinatorSilent", silence
     if draft.snapshot.coordinator.is_reached:
         return kind, TRUE, "CoordinatorAnswers", "the coordinator answers"
     if coordinator_of(draft.snapshot) is None:
