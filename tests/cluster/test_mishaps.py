@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests.cluster.api import Object
 from tests.cluster.bodies import config_map, elastic_job
-from tests.cluster.cluster import Cluster
-from tests.cluster.test_scenario import PATIENCE_S, audit, ended, trains_with
+from tests.cluster.cluster import Cluster, Seen
+from tests.cluster.pods import Pod
+from tests.cluster.test_scenario import PATIENCE_S, coordinator_files, ended, trains_with
 from tests.cluster.test_training import SCRIPT, digests, static_digest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 STEPS = 600
+LEASE = "pliant-system/pliant-operator"
 
 Mishap = Callable[[Cluster, str], None]
+
+
+# --- those that take a replica
 
 
 def out_of_memory(cluster: Cluster, job: str) -> None:
@@ -30,14 +41,91 @@ def node_dies(cluster: Cluster, job: str) -> None:
     cluster.kill_node(next((node for node in nodes if node != apart), nodes[0]))
 
 
+def coordinators_node_dies(cluster: Cluster, job: str) -> None:
+    cluster.kill_node(cluster.pod(f"{job}-coordinator").node)
+
+
 def drained(cluster: Cluster, job: str) -> None:
     cluster.drain(cluster.pod(f"{job}-x1-0").node)
 
 
 def spot_taint(cluster: Cluster, job: str) -> None:
     cluster.taint(cluster.pod(f"{job}-x1-0").node, "karpenter.sh/disrupted", "NoSchedule")
-    time.sleep(2)
+
+
+def cordoned(cluster: Cluster, job: str) -> None:
+    cluster.cordon(cluster.pod(f"{job}-x1-0").node)
+
+
+def operators_killed(cluster: Cluster, job: str) -> None:
+    for pod in operators(cluster):
+        pod.containers[0].send(signal.SIGKILL)
     cluster.delete("Pod", f"{job}-x1-0")
+
+
+def operator_stopped(cluster: Cluster, job: str) -> None:
+    """It awakes when another has its Lease, and believes that it leads."""
+    holder = cluster.get("Lease", LEASE)["spec"]["holderIdentity"]
+    (leader,) = [pod for pod in operators(cluster) if pod.name.split("/")[1] in holder]
+    leader.containers[0].send(signal.SIGSTOP)
+    cluster.delete("Pod", f"{job}-x1-0")
+    cluster.wait_for("Lease", LEASE, lambda one: one["spec"]["holderIdentity"] != holder)
+    leader.containers[0].send(signal.SIGCONT)
+
+
+def api_server_away(cluster: Cluster, job: str) -> None:
+    with cluster.no_api():
+        cluster.pod(f"{job}-x1-0").containers[0].send(signal.SIGKILL)
+        time.sleep(60)
+
+
+def too_many_requests(cluster: Cluster, job: str) -> None:
+    """The API server refuses whatever the operators and the coordinator ask, with 429."""
+    users = [
+        {"kind": "Group", "group": {"name": f"system:serviceaccounts:{namespace}"}}
+        for namespace in ("pliant-system", job.split("/")[0])
+    ]
+    rules = [
+        {
+            "subjects": users,
+            "resourceRules": [
+                {
+                    "verbs": ["*"],
+                    "apiGroups": ["*"],
+                    "resources": ["*"],
+                    "namespaces": ["*"],
+                    "clusterScope": True,
+                }
+            ],
+        }
+    ]
+    group = "flowcontrol.apiserver.k8s.io/v1"
+    level = {
+        "type": "Limited",
+        "limited": {
+            "nominalConcurrencyShares": 0,
+            "lendablePercent": 0,
+            "borrowingLimitPercent": 0,
+            "limitResponse": {"type": "Reject"},
+        },
+    }
+    schema = {
+        "priorityLevelConfiguration": {"name": "no-more"},
+        "matchingPrecedence": 1,
+        "rules": rules,
+    }
+    meta = {"name": "no-more"}
+    body = {"apiVersion": group, "kind": "PriorityLevelConfiguration", "metadata": meta}
+    cluster.apply({**body, "spec": level})
+    cluster.apply({**body, "kind": "FlowSchema", "spec": schema})
+    time.sleep(3)
+    cluster.delete("Pod", f"{job}-x1-0")
+    time.sleep(20)
+    cluster.delete("FlowSchema", "no-more")
+    cluster.delete("PriorityLevelConfiguration", "no-more")
+
+
+# --- those that take none
 
 
 def coordinator_killed(cluster: Cluster, job: str) -> None:
@@ -49,62 +137,188 @@ def coordinator_deleted(cluster: Cluster, job: str) -> None:
     cluster.delete("Pod", f"{job}-coordinator")
 
 
-def operators_killed(cluster: Cluster, job: str) -> None:
-    for body in cluster.objects("Pod", "pliant-system"):
-        name = f"pliant-system/{body['metadata']['name']}"
-        cluster.pod(name).containers[0].send(signal.SIGKILL)
-    cluster.delete("Pod", f"{job}-x1-0")
-
-
-def api_server_away(cluster: Cluster, job: str) -> None:
-    with cluster.no_api():
-        cluster.pod(f"{job}-x1-0").containers[0].send(signal.SIGKILL)
-        time.sleep(20)
-
-
-MISHAPS = [
+LOSING = [
     out_of_memory,
     node_dies,
+    coordinators_node_dies,
     drained,
     spot_taint,
-    coordinator_killed,
-    coordinator_deleted,
+    cordoned,
     operators_killed,
+    operator_stopped,
     api_server_away,
+    too_many_requests,
 ]
 
-
-NOT_AUDITED = {coordinator_deleted, out_of_memory, node_dies, api_server_away}
-"""The coordinator's files went with its pod, or an agent had records that it had not sent yet: the
-audit counts what is missing as problems today."""
+KILLING = {out_of_memory, node_dies, coordinators_node_dies, api_server_away}
+"""What an agent recorded last goes with it before it has sent that: the audit says so."""
 
 
-@pytest.mark.parametrize("mishap", MISHAPS)
+@pytest.mark.parametrize("mishap", [*LOSING, coordinator_killed, coordinator_deleted])
 def test_no_step_is_lost_and_nothing_is_left(
     cluster: Cluster, team: str, operator: str, mishap: Mishap
 ) -> None:
     job = f"{team}/gpt"
-    cluster.queue(team, [team], cpus=3)
-    cluster.apply(config_map(team, "gpt-pace", pace="0.3"))
-    script = [str(SCRIPT), str(STEPS)]
-    cluster.apply(elastic_job(team, team, "gpt", script, minReplicas=1, maxReplicas=3))
+    seen = cluster.see("ElasticJob", team)
+    start(cluster, team)
     trains_with(cluster, job, 3)
+    before = len(cluster.log(f"{job}-coordinator"))
 
+    began_s = time.monotonic()
     mishap(cluster, job)
 
+    if mishap in LOSING:
+        fewer = re.compile(r"now [12] replicas?|node \S+ (is lost|has left)")
+        cluster.wait(
+            lambda: fewer.search(cluster.log(f"{job}-coordinator")[before:]),
+            "a replica is gone",
+            PATIENCE_S,
+        )
     time.sleep(5)
     trains_with(cluster, job, 3)
+    finish(cluster, team)
+    seen.close()
+    tell(cluster, team, seen, began_s)
+    found = audited(cluster, job)
+    assert found["problems"] == []
+    assert found["committed_steps"] + found["uncovered_steps"] >= STEPS
+    assert mishap in KILLING or not found["uncovered"], found["uncovered"]
+    assert {change.body.get("status", {}).get("phase") for change in seen.changes} <= {
+        *(None, "Pending", "Starting", "Running", "Succeeded")
+    }
+    delete(cluster, team)
+
+
+def test_a_job_that_is_deleted_in_the_middle_leaves_nothing_and_its_name_is_free(
+    cluster: Cluster, team: str, operator: str
+) -> None:
+    start(cluster, team)
+    trains_with(cluster, f"{team}/gpt", 3)
+
+    began_s = time.monotonic()
+    delete(cluster, team)
+    sys.stdout.write(f"deleted to nothing left: {time.monotonic() - began_s:.1f} s\n")
+
+    start(cluster, team, pace="0")
+    finish(cluster, team)
+    delete(cluster, team)
+
+
+def test_an_image_that_is_missing_is_said(cluster: Cluster, team: str, operator: str) -> None:
+    start(cluster, team, image="missing/image:1")
+
+    said = cluster.wait_for(
+        *("ElasticJob", f"{team}/gpt"),
+        lambda body: "image" in body.get("status", {}).get("reason", ""),
+    )["status"]
+
+    sys.stdout.write(f"{_line({'status': said})}\n")
+    assert (said["phase"], "missing/image:1" in said["reason"]) == ("Starting", True)
+    delete(cluster, team)
+
+
+def test_a_coordinator_that_crashes_again_and_again_is_said(
+    cluster: Cluster, team: str, operator: str
+) -> None:
+    job, seen = f"{team}/gpt", cluster.see("ElasticJob", team)
+    start(cluster, team)
+    trains_with(cluster, job, 3)
+
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 40:
+        cluster.pod(f"{job}-coordinator").containers[0].send(signal.SIGKILL)
+        time.sleep(0.2)
+    said = cluster.get("ElasticJob", job)["status"]
+
+    finish(cluster, team)
+    seen.close()
+    tell(cluster, team, seen, began_s)
+    conditions = {one["type"]: one["status"] for one in said["conditions"]}
+    assert conditions["Ready"] != "True"
+    assert conditions["CoordinatorReached"] == "Unknown"
+    assert "CrashLoopBackOff" in said["reason"]
+    assert audited(cluster, job)["problems"] == []
+    delete(cluster, team)
+
+
+# --- a job
+
+
+def start(cluster: Cluster, team: str, pace: str = "0.3", image: str = "none") -> None:
+    cluster.queue(team, [team], cpus=3)
+    cluster.apply(config_map(team, "gpt-pace", pace=pace))
+    script = [str(SCRIPT), str(STEPS)]
+    body = elastic_job(team, team, "gpt", script, minReplicas=1, maxReplicas=3)
+    body["spec"]["podTemplate"]["spec"]["containers"][0]["image"] = image
+    cluster.apply(body)
+
+
+def finish(cluster: Cluster, team: str) -> None:
+    """Let it end, and expect what it must have come to."""
     cluster.apply(config_map(team, "gpt-pace", pace="0"))
-    done = cluster.wait_for("ElasticJob", job, ended, within_s=PATIENCE_S)
+    done = cluster.wait_for("ElasticJob", f"{team}/gpt", ended, within_s=PATIENCE_S)
     assert done["status"]["phase"] == "Succeeded"
     assert digests(cluster, team) == {static_digest(STEPS)}
-    if mishap not in NOT_AUDITED:
-        audit(cluster, job)
-    cluster.delete("ElasticJob", job)
-    for kind in ("Pod", "Workload", "Secret", "Service", "Role", "RoleBinding", "NetworkPolicy"):
+
+
+def delete(cluster: Cluster, team: str) -> None:
+    """Delete it, and return once nothing is left."""
+    cluster.delete("ElasticJob", f"{team}/gpt")
+    kinds = ["Pod", "Workload", "Secret", "ConfigMap", "Service", "ServiceAccount"]
+    for kind in (*kinds, "Role", "RoleBinding", "NetworkPolicy"):
         wait_none(cluster, kind, team)
 
 
+def operators(cluster: Cluster) -> list[Pod]:
+    """Return the pods of all operators."""
+    bodies = cluster.objects("Pod", "pliant-system")
+    return [cluster.pod(f"pliant-system/{body['metadata']['name']}") for body in bodies]
+
+
+def audited(cluster: Cluster, job: str) -> dict[str, Any]:
+    """Return what the audit says of a run."""
+    files = str(coordinator_files(cluster, job))
+    words = [sys.executable, "-m", "pliant", "audit", "--json", "--out", files]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    found: dict[str, Any] = json.loads(done.stdout)
+    sys.stdout.write(f"audit: {found['problems']} {found['uncovered']}\n")
+    assert done.returncode == (1 if found["problems"] or found["uncovered"] else 0)
+    return found
+
+
+def tell(cluster: Cluster, team: str, seen: Seen, began_s: float) -> None:
+    """Print what its status has said, and how its pods ended."""
+    last: object = None
+    for change in seen.changes:
+        if (line := _line(change.body)) != last:
+            sys.stdout.write(f"{change.at_s - began_s:8.2f} s  {line}\n")
+            last = line
+    for pod in cluster.kubelet.past:
+        times = pod.times
+        if pod.namespace == team and times.told_to_end is not None and times.gone is not None:
+            sys.stdout.write(
+                f"{pod.name}: SIGTERM after {times.told_to_end - began_s:.3f} s, gone"
+                f" {times.gone - times.told_to_end:.3f} s later\n"
+            )
+
+
+def _line(body: Object) -> str:
+    status = body.get("status", {})
+    conditions = {one["type"]: one for one in status.get("conditions", [])}
+    said = " ".join(
+        f"{kind}={conditions[kind]['status']}({conditions[kind]['reason']})"
+        for kind in ("Ready", "CoordinatorReached")
+        if kind in conditions
+    )
+    sizes = f"{status.get('replicas')}/{status.get('admittedReplicas')}"
+    return f"{status.get('phase')} {sizes} {said}: {status.get('reason')}"
+
+
 def wait_none(cluster: Cluster, kind: str, team: str) -> None:
-    """Return once a namespace has no object of a kind."""
-    cluster.wait(lambda: not cluster.objects(kind, team), f"no {kind} is left", PATIENCE_S)
+    """Return once a namespace has no object of a kind that is the job's."""
+
+    def is_gone() -> bool:
+        names = {body["metadata"]["name"] for body in cluster.objects(kind, team)}
+        return not {name for name in names if name.startswith("gpt")} - {"gpt-pace"}
+
+    cluster.wait(is_gone, f"no {kind} is left", PATIENCE_S)
