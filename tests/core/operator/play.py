@@ -239,6 +239,9 @@ class Happenings:
     def serve(self, name: str) -> None:
         self.world.change(f"gpt-{name}", is_ready=True)
 
+    def unready(self, name: str) -> None:
+        self.world.change(f"gpt-{name}", is_ready=False)
+
     def captured(self, name: str) -> None:
         self.world.change(f"gpt-{name}", is_captured=True)
 

@@ -17,13 +17,24 @@ from pliant.core.operator.increments import (
     replicas_in,
     wanted_replicas,
 )
-from pliant.core.operator.state import Condition, JobOutcome, JobStatus
+from pliant.core.operator.pods import ENDED, ENDED_S
+from pliant.core.operator.state import (
+    BASE,
+    Condition,
+    JobOutcome,
+    JobStatus,
+    PodPhase,
+    workload_name,
+)
 from pliant.core.text import in_words
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 Said = tuple[str, str, str, str]
 """A condition: type, status, reason, message."""
+
+ENDING = "agents of the base have ended; its coordinator says how the job ends"
+"""Reason of a job that runs."""
 
 BAD = frozenset(
     {
@@ -95,6 +106,8 @@ def _phase(draft: PlanDraft, held: Held) -> tuple[str, str]:
         return "Suspended", f"{memory.suspended_reason}{waits}"
     if base is None or not is_given:
         return "Pending", hold or _admission(draft, held)[1]
+    if _is_ending(draft):
+        return "Running", ENDING
     is_enough = _ready_replicas(draft, held) >= draft.job.policy.min_replicas
     if not is_enough or not _has_coordinator(draft):
         who = "the coordinator is" if is_enough else "pods of the base are"
@@ -103,15 +116,29 @@ def _phase(draft: PlanDraft, held: Held) -> tuple[str, str]:
 
 
 def _has_coordinator(draft: PlanDraft) -> bool:
-    """Whether there is one that serves, as far as is known: silence alone stops no replica.
+    """Whether there is one that has served, and runs: replicas go on while it is away.
 
-    Nor does it begin one: a coordinator that crashes again and again has to become ready first.
+    One that crashes again and again has to become ready first.
     """
     pod = coordinator_of(draft.snapshot)
     if pod is None or pod.waiting:
         return False
-    was_running = draft.snapshot.status.phase == "Running"
-    return pod.is_ready or (was_running and draft.memory.silent_s is not None)
+    return pod.is_ready or (_was_running(draft) and pod.phase is PodPhase.RUNNING)
+
+
+def _was_running(draft: PlanDraft) -> bool:
+    return draft.snapshot.status.phase == "Running"
+
+
+def _is_ending(draft: PlanDraft) -> bool:
+    """Whether agents of a base that ran have just ended in order, and nobody told them to."""
+    base = workload_name(draft.job.name, BASE)
+    pods = draft.agents.get(BASE, [])
+    has_ended = any(pod.phase is PodPhase.SUCCEEDED and not pod.is_deleting for pod in pods) or any(
+        one.reason == ENDED and one.pod.startswith(f"{base}-") and draft.now_s < one.at_s + ENDED_S
+        for one in draft.memory.failures
+    )
+    return _was_running(draft) and has_ended
 
 
 def _silence(draft: PlanDraft, phase: str) -> str:
@@ -165,11 +192,7 @@ def _conditions(draft: PlanDraft, held: Held, phase: str, reason: str) -> Iterat
         return
     why, message = _admission(draft, held)
     yield "Admitted", TRUE if why == "Admitted" else FALSE, why, message
-    if phase == "Running" and (silence := _silence(draft, phase)):
-        yield "Ready", UNKNOWN, "CoordinatorSilent", silence
-    else:
-        state = TRUE if phase == "Running" else FALSE
-        yield "Ready", state, phase, reason or "base and coordinator are ready"
+    yield _ready(draft, phase, reason)
     is_suspended = phase in ("Suspending", "Suspended")
     by = "ByUser" if draft.job.is_suspended else "ByQueue"
     message = reason if is_suspended else "it is not suspended"
@@ -178,6 +201,17 @@ def _conditions(draft: PlanDraft, held: Held, phase: str, reason: str) -> Iterat
     yield _queue(draft)
     yield _room(draft)
     yield _complete(draft)
+
+
+def _ready(draft: PlanDraft, phase: str, reason: str) -> Said:
+    pod = coordinator_of(draft.snapshot)
+    if phase != "Running" or reason == ENDING:
+        return "Ready", FALSE, phase, reason
+    if silence := _silence(draft, phase):
+        return "Ready", UNKNOWN, "CoordinatorSilent", silence
+    if pod is None or not pod.is_ready:
+        return "Ready", FALSE, "CoordinatorNotReady", "the coordinator is not ready"
+    return "Ready", TRUE, phase, reason or "base and coordinator are ready"
 
 
 def _reached(draft: PlanDraft, phase: str) -> Said:
