@@ -161,7 +161,10 @@ def end(
 def send_away(
     tx: Transaction, name: ReplicaId, notice_s: float, reason: str, *, is_reclaimed: bool = False
 ) -> None:
-    """Let a replica go: a member at the next boundary, anyone else at once."""
+    """Let a replica go: a member at the next boundary, anyone else at once.
+
+    Who is reclaimed again may be a member no more, while the others wait for it at that boundary.
+    """
     replica = tx.job.replicas.get(name)
     if replica is None:
         return
@@ -169,7 +172,7 @@ def send_away(
     if replica.state is ReplicaState.ENDING:
         tx.put(name, replace(replica, is_reclaimed=was_reclaimed))
         return
-    if is_member(tx.job, name):
+    if is_member(tx.job, name) or (is_reclaimed and replica.state is ReplicaState.LEAVING):
         leaving = replace(
             replica,
             due_s=min(tx.now_s + notice_s, replica.due_s),
