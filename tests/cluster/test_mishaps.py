@@ -22,7 +22,6 @@ from tests.cluster.test_training import SCRIPT, digests, static_digest
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 STEPS = 600
-LEASE = "pliant-system/pliant-operator"
 
 Mishap = Callable[[Cluster, str], None]
 
@@ -63,66 +62,10 @@ def operators_killed(cluster: Cluster, job: str) -> None:
     cluster.delete("Pod", f"{job}-x1-0")
 
 
-def operator_stopped(cluster: Cluster, job: str) -> None:
-    """It awakes when another has its Lease, and believes that it leads."""
-    holder = cluster.get("Lease", LEASE)["spec"]["holderIdentity"]
-    (leader,) = [pod for pod in operators(cluster) if pod.name.split("/")[1] in holder]
-    leader.containers[0].send(signal.SIGSTOP)
-    cluster.delete("Pod", f"{job}-x1-0")
-    cluster.wait_for("Lease", LEASE, lambda one: one["spec"]["holderIdentity"] != holder)
-    leader.containers[0].send(signal.SIGCONT)
-
-
 def api_server_away(cluster: Cluster, job: str) -> None:
     with cluster.no_api():
         cluster.pod(f"{job}-x1-0").containers[0].send(signal.SIGKILL)
-        time.sleep(60)
-
-
-def too_many_requests(cluster: Cluster, job: str) -> None:
-    """The API server refuses whatever the operators and the coordinator ask, with 429."""
-    users = [
-        {"kind": "Group", "group": {"name": f"system:serviceaccounts:{namespace}"}}
-        for namespace in ("pliant-system", job.split("/")[0])
-    ]
-    rules = [
-        {
-            "subjects": users,
-            "resourceRules": [
-                {
-                    "verbs": ["*"],
-                    "apiGroups": ["*"],
-                    "resources": ["*"],
-                    "namespaces": ["*"],
-                    "clusterScope": True,
-                }
-            ],
-        }
-    ]
-    group = "flowcontrol.apiserver.k8s.io/v1"
-    level = {
-        "type": "Limited",
-        "limited": {
-            "nominalConcurrencyShares": 0,
-            "lendablePercent": 0,
-            "borrowingLimitPercent": 0,
-            "limitResponse": {"type": "Reject"},
-        },
-    }
-    schema = {
-        "priorityLevelConfiguration": {"name": "no-more"},
-        "matchingPrecedence": 1,
-        "rules": rules,
-    }
-    meta = {"name": "no-more"}
-    body = {"apiVersion": group, "kind": "PriorityLevelConfiguration", "metadata": meta}
-    cluster.apply({**body, "spec": level})
-    cluster.apply({**body, "kind": "FlowSchema", "spec": schema})
-    time.sleep(3)
-    cluster.delete("Pod", f"{job}-x1-0")
-    time.sleep(20)
-    cluster.delete("FlowSchema", "no-more")
-    cluster.delete("PriorityLevelConfiguration", "no-more")
+        time.sleep(20)
 
 
 # --- those that take none
@@ -145,9 +88,7 @@ LOSING = [
     spot_taint,
     cordoned,
     operators_killed,
-    operator_stopped,
     api_server_away,
-    too_many_requests,
 ]
 
 KILLING = {out_of_memory, node_dies, coordinators_node_dies, api_server_away}
@@ -214,30 +155,6 @@ def test_an_image_that_is_missing_is_said(cluster: Cluster, team: str, operator:
 
     sys.stdout.write(f"{_line({'status': said})}\n")
     assert (said["phase"], "missing/image:1" in said["reason"]) == ("Starting", True)
-    delete(cluster, team)
-
-
-def test_a_coordinator_that_crashes_again_and_again_is_said(
-    cluster: Cluster, team: str, operator: str
-) -> None:
-    job, seen = f"{team}/gpt", cluster.see("ElasticJob", team)
-    start(cluster, team)
-    trains_with(cluster, job, 3)
-
-    began_s = time.monotonic()
-    while time.monotonic() < began_s + 40:
-        cluster.pod(f"{job}-coordinator").containers[0].send(signal.SIGKILL)
-        time.sleep(0.2)
-    said = cluster.get("ElasticJob", job)["status"]
-
-    finish(cluster, team)
-    seen.close()
-    tell(cluster, team, seen, began_s)
-    conditions = {one["type"]: one["status"] for one in said["conditions"]}
-    assert conditions["Ready"] != "True"
-    assert conditions["CoordinatorReached"] == "Unknown"
-    assert "CrashLoopBackOff" in said["reason"]
-    assert audited(cluster, job)["problems"] == []
     delete(cluster, team)
 
 
