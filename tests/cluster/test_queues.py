@@ -145,7 +145,7 @@ def test_two_jobs_share_a_queue_and_leave_each_other_in_peace(
 
 
 def running(body: Object) -> bool:
-    return body.get("status", {}).get("phase") == "Running"
+    return bool(body.get("status", {}).get("phase") == "Running")
 
 
 def _line(body: Object) -> str:
