@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.certificates import Authority
 from tests.cluster.api import Object
-from tests.cluster.bodies import config_map, elastic_job, workload
+from tests.cluster.bodies import config_map, container, elastic_job, pod, secret, workload
 from tests.cluster.cluster import Cluster, condition
 from tests.cluster.test_scenario import (
     PATIENCE_S,
@@ -64,13 +65,13 @@ def stays(cluster: Cluster, is_so: Callable[[], bool], what: str, for_s: float) 
         time.sleep(0.2)
 
 
-def finish(cluster: Cluster, job: str) -> None:
-    """Let a job of ``STEPS`` steps end, and expect the state that the script alone ends with."""
+def finish(cluster: Cluster, job: str, steps: int = STEPS) -> None:
+    """Let a job end, and expect the state that the script alone ends with."""
     team, name = job.split("/")
     cluster.apply(config_map(team, f"{name}-pace", pace="0"))
     done = cluster.wait_for("ElasticJob", job, ended, within_s=PATIENCE_S)
     assert done["status"]["phase"] == "Succeeded", done["status"]
-    assert digests(cluster, team) == {static_digest(STEPS)}
+    assert digests(cluster, team) == {static_digest(steps)}
 
 
 # --- sizes ------------------------------------------------------------------------------------
@@ -216,40 +217,29 @@ def test_a_job_whose_queue_shrinks_gives_back_and_asks_within_what_is_left(
 
 
 def test_increments_whose_pods_do_not_get_ready_are_taken_back_and_asked_for_again(
-    cluster: Cluster, team: str, operator: str
+    cluster: Cluster, team: str, operator: str, fast: Object
 ) -> None:
     job = f"{team}/gpt"
-    cluster.plane.restart_kueue(waitForPodsReady={"timeout": "15s"})
+    cluster.plane.restart_kueue(waitForPodsReady={"timeout": "20s"})
     try:
         cluster.queue(team, [team], cpus=2)
         body = a_job(cluster, team, "gpt", STEPS, 0.3, minReplicas=1, maxReplicas=2)
-        body["spec"]["podTemplate"]["spec"]["nodeSelector"] = {"fast": "yes"}
-        cluster.patch("Node", "node-a", {"metadata": {"labels": {"fast": "yes"}}})
-        fills = _filler(team)
-        cluster.apply(fills)
+        body["spec"]["podTemplate"]["spec"]["nodeSelector"] = fast
+        cluster.apply(kubernetes_class("minimum", 1000))
+        cluster.apply(taker(team, "taker", "6500m", "minimum", nodeSelector=fast))
+        seen = cluster.see("Workload", team)
         cluster.apply(body)
         cluster.wait_for("ElasticJob", job, running, PATIENCE_S)
-        seen = cluster.see("Workload", team)
         seen.until("gpt-x1", lambda one: _evicted_for(one.body) == "PodsReadyTimeout")
         cluster.wait_gone("Workload", f"{job}-x1")
         seen.close()
-        cluster.delete("Pod", f"{team}/filler", grace_s=0)
+        cluster.delete("Pod", f"{team}/taker", grace_s=0)
         trains_with(cluster, job, 2)
-        assert condition("PodsReady")(cluster.get("Workload", f"{job}-x1"))
+        cluster.wait_for("Workload", f"{job}-x1", condition("PodsReady"))
         finish(cluster, job)
         audit(cluster, job)
     finally:
-        cluster.patch("Node", "node-a", {"metadata": {"labels": {"fast": None}}})
         cluster.plane.restart_kueue()
-
-
-def _filler(team: str) -> Object:
-    """Return a pod that leaves room for one replica and the coordinator on a node."""
-    from tests.cluster.bodies import shell
-
-    body = shell(team, "filler", "sleep 1000", nodeSelector={"fast": "yes"})
-    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "6500m"
-    return body
 
 
 def _evicted_for(body: Object) -> str:
@@ -315,6 +305,74 @@ def test_a_replica_spans_two_pods(cluster: Cluster, team: str, operator: str) ->
     trains_with(cluster, job, 1)
     cluster.delete("Workload", f"{team}/urgent")
     trains_with(cluster, job, 2)
+    finish(cluster, job)
+    audit(cluster, job)
+
+
+# --- without a queue, and with TLS ----------------------------------------------------------------
+
+
+def kubernetes_class(name: str, value: int) -> Object:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**kind, "metadata": {"name": name}, "value": value}
+
+
+@pytest.fixture
+def fast(cluster: Cluster) -> Iterator[Object]:
+    """Lend a node selector that only one node satisfies, of eight processors."""
+    cluster.patch("Node", "node-a", {"metadata": {"labels": {"fast": "yes"}}})
+    yield {"fast": "yes"}
+    cluster.patch("Node", "node-a", {"metadata": {"labels": {"fast": None}}})
+
+
+def taker(team: str, name: str, cpu: str, priority: str, **spec: Any) -> Object:
+    """Return a pod that takes processors of a node and does nothing."""
+    box = container("sleep", "1000", cpu=cpu)
+    return pod(team, name, box, priorityClassName=priority, **spec)
+
+
+def test_without_a_queue_the_priority_of_pods_decides_and_asks_time_out(
+    cluster: Cluster, team: str, operator: str, fast: Object
+) -> None:
+    job = f"{team}/gpt"
+    for name, value in (("minimum", 1000), ("urgent", 500), ("increments", 100)):
+        cluster.apply(kubernetes_class(name, value))
+    cluster.apply(taker(team, "taker", "5500m", "minimum", nodeSelector=fast))
+    body = a_job(cluster, team, "gpt", 2 * STEPS, 0.3, minReplicas=1, maxReplicas=3)
+    del body["spec"]["queue"]["name"]
+    body["spec"]["podTemplate"]["spec"]["nodeSelector"] = fast
+    cluster.apply(body)
+    trains_with(cluster, job, 2)
+    says(cluster, job, "x2 waits for nodes")
+    cluster.apply(taker(team, "urgent", "1", "urgent", nodeSelector=fast))
+    trains_with(cluster, job, 1)
+    assert cluster.pod(f"{job}-x1-0").containers[0].exit_code == 0
+    cluster.wait_gone("Pod", f"{job}-x2-0", within_s=400)
+    told = [one["note"] for one in cluster.objects("Event", team) if "note" in one]
+    told += [one["message"] for one in cluster.objects("Event", team) if "message" in one]
+    assert any("found no node within 300 s" in one for one in told), told
+    for name in ("taker", "urgent"):
+        cluster.delete("Pod", f"{team}/{name}", grace_s=0)
+    trains_with(cluster, job, 3)
+    finish(cluster, job, 2 * STEPS)
+    audit(cluster, job)
+
+
+def test_pods_of_a_job_talk_by_tls(
+    cluster: Cluster, team: str, operator: str, tmp_path: Path
+) -> None:
+    job = f"{team}/gpt"
+    cluster.queue(team, [team], cpus=2)
+    host = f"gpt-coordinator.{team}.svc"
+    made = Authority(tmp_path / "ca").files(host, names=[host])
+    files = {"ca.crt": made.ca, "tls.crt": made.certificate, "tls.key": made.key}
+    data = {name: Path(str(path)).read_text() for name, path in files.items()}
+    cluster.apply(secret(team, "gpt-tls", **data))
+    body = a_job(cluster, team, "gpt", STEPS, 0.3, minReplicas=1, maxReplicas=2)
+    body["spec"]["tls"] = {"secretName": "gpt-tls"}
+    cluster.apply(body)
+    trains_with(cluster, job, 2)
+    assert condition("CoordinatorReached")(cluster.get("ElasticJob", job))
     finish(cluster, job)
     audit(cluster, job)
 
