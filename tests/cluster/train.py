@@ -2,7 +2,7 @@
 
 ``PACE`` is how long a step waits, in seconds, or a file that says it from step to step;
 ``CHECKPOINTS`` is where checkpoints go.  At the end it says the digest of its state, which any
-number of replicas must not change.
+number of replicas must not change, nor the workers of each.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ def pace_s() -> float:
 
 pliant.seed(1)
 model = torch.nn.Linear(4, 1)
+if (workers := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, mesh=pliant.mesh(shard=workers)["shard"])
 inputs = torch.randn(480, 4)
 data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
 place = os.environ.get("CHECKPOINTS", "")
