@@ -281,7 +281,11 @@ class Container:
             f"{self.pod.kubelet.program}\t/usr/local/bin/pliant\tro\n",
         ]
         for each in self.spec.get("volumeMounts", []):
-            source = self.pod.volumes.path(each["name"]) / each.get("subPath", "")
+            volume = self.pod.volumes.path(each["name"])
+            source = volume / each.get("subPath", "")
+            if not source.exists():  # a directory like its volume is made, as a kubelet does
+                source.mkdir()
+                shutil.copymode(volume, source)
             access = "ro" if each.get("readOnly") else "rw"
             lines.append(f"{source}\t{each['mountPath']}\t{access}\n")
         target = self.spec.get("terminationMessagePath", "/dev/termination-log")
