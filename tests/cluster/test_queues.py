@@ -406,7 +406,7 @@ def test_a_person_follows_suspends_and_resumes_a_job(
     about("status")
     about("explain")
     about("audit")
-    about("logs")
+    about("logs", "r1")
     about("suspend")
     says(cluster, job, "suspended by its user")
     cluster.wait(lambda: not cluster.objects("Pod", team), "no pod is left", PATIENCE_S)
