@@ -17,7 +17,6 @@ from tests.cluster.cluster import Cluster, condition
 from tests.cluster.test_scenario import (
     PATIENCE_S,
     audit,
-    coordinator_files,
     ended,
     increments,
     trains_with,
@@ -406,7 +405,7 @@ def test_a_person_follows_suspends_and_resumes_a_job(
     about("status")
     about("explain")
     about("audit")
-    about("logs", "r1")
+    assert f"trains for {STEPS} steps" in about("logs", "r1")
     about("suspend")
     says(cluster, job, "suspended by its user")
     cluster.wait(lambda: not cluster.objects("Pod", team), "no pod is left", PATIENCE_S)
@@ -418,5 +417,5 @@ def test_a_person_follows_suspends_and_resumes_a_job(
     about("scale", "1")
     trains_with(cluster, job, 1)
     finish(cluster, job)
-    assert coordinator_files(cluster, job)
-    about("audit")
+    assert "has ended" in cluster.pliant("audit", "--job", place, check=False)
+    audit(cluster, job)

@@ -42,6 +42,7 @@ with pliant.Session(
     micro_batch_size=4,
     **kept,
 ) as session:
+    sys.stderr.write(f"trains for {sys.argv[1]} steps\n")
     for step in session.steps(int(sys.argv[1])):
         for x, y in step:
             step.backward(torch.nn.functional.mse_loss(model(x), y))

@@ -67,7 +67,13 @@ def job_handle(api: SyncApi, namespace: str, name: str) -> Handle:
                 f"--namespace {namespace} says why"
             ) from None
         raise client.refusal_of(error, api.cluster) from error
-    if found.get("status", {}).get("phase") != "Running":
+    phase = found.get("status", {}).get("phase")
+    if phase in ("Succeeded", "Failed"):
+        raise ConfigError(
+            f"the coordinator of {namespace}/{name} has ended; pliant describe {name} "
+            f"--namespace {namespace} says why"
+        )
+    if phase != "Running":
         raise ConfigError(f"the coordinator of {namespace}/{name} is not running yet; try again")
     token = b64decode(secret["data"]["token"]).decode().strip()
     place = f"kube:{namespace}/{name}"
