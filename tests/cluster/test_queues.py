@@ -418,4 +418,3 @@ def test_a_person_follows_suspends_and_resumes_a_job(
     trains_with(cluster, job, 1)
     finish(cluster, job)
     assert "has ended" in cluster.pliant("audit", "--job", place, check=False)
-    audit(cluster, job)
