@@ -22,7 +22,6 @@ from pliant.core.job.state import (
     heard_devices,
     is_durable,
     is_kept,
-    is_member,
     spares,
 )
 from pliant.core.job.transaction import Transaction, start_wait_s
@@ -152,9 +151,6 @@ def on_node_leaving(tx: Transaction, event: NodeLeaving) -> None:
     tx.job.nodes = replace(job.nodes, devices=devices, leaving=job.nodes.leaving.put(node, reason))
     why = f"node {node} leaves" + f", {reason}" * bool(reason)
     for name in here:
-        has_left_order = not is_member(job, name)
-        if has_left_order and job.replicas[name].state is ReplicaState.LEAVING:
-            continue  # it is in its last switch, which a second word must not cut short
         replicas.send_away(tx, name, event.notice_s, why, is_reclaimed=True)
 
 
