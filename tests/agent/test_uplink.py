@@ -208,6 +208,7 @@ def test_tls_changes_how_a_place_is_reached_and_not_its_name(
         running.cancel()
 
     monkeypatch.setattr(uplink, "connect", connect)
+    monkeypatch.setattr(uplink, "_resolve", lambda url: None)
     asyncio.run(play())
 
     assert tried[:2] == ["wss://news:7000/v1/agents", "wss://news:7001/v1/agents"]

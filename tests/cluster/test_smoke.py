@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from tests.cluster import building, ground
 from tests.cluster.bodies import shell, workload
 from tests.cluster.cluster import Cluster, condition, phase
 
 
+@pytest.mark.timeout(300)
+def test_the_cluster_of_the_tests_works() -> None:
+    """In a process of its own: the cluster's threads and sockets end with it."""
+    if reason := ground.obstacle() or building.missing():
+        pytest.skip(reason)
+
+    words = ("-q", "-p", "no:cacheprovider", "-m", "cluster", str(Path(__file__)))
+    done = subprocess.run([sys.executable, "-m", "pytest", *words], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_a_pod_runs_where_the_scheduler_puts_it_and_kueue_admits_work(
     cluster: Cluster, team: str

@@ -254,9 +254,7 @@ class Slots:
         for name, value in values.items():
             if any(name == known for known, *_ in slot.logged):
                 raise UsageError(f"step.log was given {name!r} twice for one micro-batch")
-            tensor = (
-                value if isinstance(value, torch.Tensor) else torch.tensor(float(value)).double()
-            )
+            tensor = value if isinstance(value, torch.Tensor) else _number(value)
             if tensor.numel() != 1:
                 raise UsageError(
                     f"step.log takes numbers and tensors of one element, and {name!r} has the "
@@ -409,12 +407,12 @@ class Slots:
         if slot is None or (slot.loss is None and not slot.logged):
             return None
         has_loss = slot.loss is not None
-        changes = self._buffers.changes(slot.position.slot) if has_loss else torch.empty(0)
+        changes = self._buffers.changes(slot.position.slot) if has_loss else None
         return _Said(
             slot=slot,
             present=present,
             is_invalid=self._sums.is_invalid,
-            changes=here.device.read([changes]) if changes.numel() else None,
+            changes=here.device.read([changes]) if changes is not None and len(changes) else None,
         )
 
     def _values(self, said: _Said | None) -> torch.Tensor | None:
@@ -533,6 +531,10 @@ def logged_means(
 def _named(slot: _OpenSlot) -> str:
     samples = textwrap.shorten(", ".join(map(str, slot.request.samples)), 100)
     return f"micro-batch {slot.request.slot} (samples {samples})"
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor(float(value), dtype=torch.float64, device=host.LOCATION)
 
 
 def _checked_weight(weight: float | None, samples: int) -> float:

@@ -141,7 +141,7 @@ class LeafExchange:
     def gather_bytes(self, payload: bytes, sizes: Sequence[int]) -> list[bytes]:
         """Return what each shard tells, of which all know the ``sizes``; every worker must call."""
         flat = torch.zeros(max(sizes), dtype=torch.uint8, device=host.LOCATION)
-        flat[: len(payload)] = torch.tensor([*payload], dtype=torch.uint8)
+        flat[: len(payload)] = flat.new_tensor([*payload])
         rows = self._gathered(flat)
         return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
 
