@@ -202,5 +202,3 @@ def test_the_quick_demo_proves_what_it_claims(home: Path) -> None:
         {"reason", "generation", "step", "pause_s", "ready_s"} <= set(event)
         for event in report["events"]
     )
-    assert (home / "runs" / "demo" / "loss.png").stat().st_size > 10_000
-    assert (home / "runs" / "demo" / "timeline.png").stat().st_size > 10_000
