@@ -89,7 +89,8 @@ def test_a_laptop_says_what_it_takes_no_notice_of(
 
     what = read_command(str(file), [])
 
-    said = f"{file}: suspend, queue, tls.secretName are for a cluster; here they are ignored\n"
+    ignored = "suspend, queue, tls.secretName"
+    said = f"{file}: ignored here, as only a cluster uses it: {ignored}\n"
     assert what.words == ["train.py"]
     assert capsys.readouterr().err == said
 

@@ -17,6 +17,7 @@ from pliant.cli.help import CommandGroup, argument, option
 from pliant.cli.terminal import say, say_aside
 from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.machine.files import read_named
+from pliant.spec.load import no_yaml
 
 app = typer.Typer(
     name="operator",
@@ -128,8 +129,7 @@ def convert(
     try:
         documents = [one for one in yaml.safe_load_all(text) if one is not None]
     except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise ConfigError(f"{file} is not valid YAML: {problem}") from None
+        raise no_yaml(error, str(file)) from None
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise ConfigError(f"{file} must hold one job; it holds {len(documents)} documents")
     found = converted(documents[0], source=str(file))

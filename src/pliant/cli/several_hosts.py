@@ -369,13 +369,16 @@ def address_here(join: str, interface: str | None, wait_s: float) -> str:
     Raises:
         ConfigError: as of ``reached_at`` and ``address_of``.
     """
-    pause, until_s = threading.Event(), time.monotonic() + wait_s
+    pause, until_s, is_told = threading.Event(), time.monotonic() + wait_s, False
     while interface is None:
         try:
             return reached_at(address_of(join), None)
-        except UnknownHostError:
+        except UnknownHostError as error:
             if time.monotonic() >= until_s:
                 raise
+            if not is_told:
+                say_aside(f"{error}; it is waited for, at most {wait_s:g} s")
+                is_told = True
             pause.wait(POLL_S)
     return address_named(interface, "--interface")
 

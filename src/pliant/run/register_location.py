@@ -267,6 +267,8 @@ def open_location(
     """
     if named is None:
         return DirectoryLocation(out, is_shared=False)
+    if named == CONFIG_MAP:
+        raise ConfigError(f"--register {named} names no object; give {CONFIG_MAP}NAME")
     if is_config_map(named):
         return ConfigMapLocation(named.removeprefix(CONFIG_MAP), environ or {})
     if "://" not in named:

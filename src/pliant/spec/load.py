@@ -44,10 +44,7 @@ def parse(model: type[M], text: str, *, source: str) -> M:
         values = yaml.safe_load(text)
         places = [] if root is None else list(_lines(root, ()))
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        place = "" if mark is None else f" line {mark.line + 1}"
-        why = f": {problem}" if problem else ""
-        raise ConfigError(f"{source}{place} is not valid YAML{why}") from None
+        raise no_yaml(error, source) from None
     except (ValueError, RecursionError) as error:  # an impossible date; an anchor inside itself
         raise ConfigError(f"{source} is not valid YAML: {error}") from None
     lines: dict[Path, int] = {}
@@ -58,6 +55,14 @@ def parse(model: type[M], text: str, *, source: str) -> M:
     if not isinstance(values, dict):
         raise ConfigError(f"{source} must be a mapping that starts with apiVersion and kind")
     return check(model, values, source=source, lines=lines)
+
+
+def no_yaml(error: yaml.YAMLError, source: str) -> ConfigError:
+    """Return the sentence for text that is no YAML."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    place = "" if mark is None else f" line {mark.line + 1}"
+    why = f": {problem}" if problem else ""
+    return ConfigError(f"{source}{place} is not valid YAML{why}")
 
 
 def place_of(text: str, *path: str, source: str) -> str:
