@@ -79,6 +79,16 @@ def test_what_replicas_write_elsewhere_is_written_once(tmp_path: Path) -> None:
     assert (tmp_path / "ledger" / "r2.000001.jsonl").read_text() == "d\n"
 
 
+def test_a_coordinator_without_files_does_not_begin_a_ledger_in_its_middle(tmp_path: Path) -> None:
+    """An agent's connection may still hold what the coordinator before was to hear."""
+    keeper = LedgerKeeper(tmp_path)
+
+    for offset, lines in ((4, "c\n"), (0, "a\nb\nc\n"), (6, "d\n")):
+        keeper.append(LedgerGrown(replica=ReplicaId("r2"), part=0, offset=offset, lines=lines))
+
+    assert (tmp_path / "ledger" / "r2.jsonl").read_text() == "a\nb\nc\nd\n"
+
+
 def grown(offset: int, text: str, worker: int | None = None) -> OutputGrown:
     return OutputGrown(replica=ReplicaId("r2"), worker=worker, offset=offset, text=text)
 

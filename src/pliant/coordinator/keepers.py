@@ -51,7 +51,11 @@ class LedgerKeeper:
             self._looking = asyncio.create_task(self._condense_aside())
 
     def append(self, grown: LedgerGrown) -> None:
-        """Write what a replica wrote elsewhere, unless that was told before."""
+        """Write what a replica wrote elsewhere, unless that was told before.
+
+        What does not begin a file of which nothing is here was on its way to a coordinator that had
+        the beginning: its agent tells all anew.
+        """
         path = self._out / run_files.LEDGER / f"{worker_name(grown.replica, grown.worker)}.jsonl"
         path = parts.closed_path(path, grown.part) if grown.part else path
         data = grown.lines.encode("ascii", "replace")
@@ -59,10 +63,13 @@ class LedgerKeeper:
             make_private_directory(path.parent)
             fd = open_private(path, os.O_WRONLY | os.O_APPEND)
             with os.fdopen(fd, "ab") as file:
-                known = self._ends.setdefault(path, file.tell())
+                known = self._ends.get(path, file.tell())
+                if not known and grown.offset and path not in self._ends:
+                    return
                 file.write(data[max(0, known - grown.offset) :])
             self._ends[path] = max(known, grown.offset + len(data))
         except OSError as error:  # the audit will miss it; the run does not
+            self._ends.setdefault(path, 0)
             _log.warning("the ledger of %s could not be written: %s", grown.replica, error)
 
     async def _condense_aside(self) -> None:
