@@ -17,9 +17,10 @@ from pliant.core.operator.state import (
     Memory,
     PodPhase,
 )
+from pliant.core.operator.status import moment
 from pliant.kube.reading import Reader, Stores, node_view, pod_view, slim_node, slim_pod
 from pliant.kube.room import quantity, room_for
-from pliant.kube.status import read_status, status_document, timestamp
+from pliant.kube.status import read_status, status_document
 
 
 def a_pod(phase: str = "Running", labels: dict[str, str] | None = None, **status: Any) -> Any:
@@ -103,7 +104,7 @@ def test_a_status_reads_as_it_was_written() -> None:
         "status": "True",
         "reason": "R",
         "message": "m",
-        "lastTransitionTime": timestamp(5),
+        "lastTransitionTime": moment(5),
         "observedGeneration": 2,
     }
     assert read_status(None) == JobStatus()

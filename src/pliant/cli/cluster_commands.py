@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +26,7 @@ from pliant.core.text import counted, printable
 from pliant.kube import client
 from pliant.kube.client import ELASTIC_JOBS, ApiError, SyncApi
 from pliant.kube.job import QUEUE_LABEL
+from pliant.kube.status import seconds_of
 from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import parse
@@ -237,8 +237,5 @@ def _described(job: Mapping[str, Any]) -> Iterable[str]:
 
 def _ago(stamp: str | None) -> str:
     """Say how long ago a moment was that the cluster wrote."""
-    try:
-        at = datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return ""
-    return duration(max(0.0, time.time() - at))
+    at_s = seconds_of(stamp)
+    return "" if at_s is None else duration(max(0.0, time.time() - at_s))

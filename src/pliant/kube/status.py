@@ -8,10 +8,11 @@ nothing to write.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pliant.core.operator.state import JobStatus
+from pliant.core.operator.status import moment
 from pliant.observe.core_values import value_of, written
 
 
@@ -19,7 +20,7 @@ def status_document(status: JobStatus) -> dict[str, Any]:
     """Return what is written of a status."""
     found: dict[str, Any] = _renamed(written(JobStatus, status), _camel)
     for condition in found.get("conditions", ()):
-        condition["lastTransitionTime"] = timestamp(condition.pop("sinceS"))
+        condition["lastTransitionTime"] = moment(condition.pop("sinceS"))
         condition["observedGeneration"] = status.observed_generation
     return found
 
@@ -36,11 +37,6 @@ def read_status(document: dict[str, Any] | None) -> JobStatus:
         condition["since_s"] = seconds_of(condition.get("last_transition_time")) or 0.0
     found: JobStatus = value_of(JobStatus, fields | {"conditions": conditions})
     return found
-
-
-def timestamp(at_s: float) -> str:
-    """Return a moment as Kubernetes writes it, in whole seconds."""
-    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -31,6 +31,7 @@ from pliant.core.operator.actions import (
     TellLeave,
 )
 from pliant.core.operator.state import MADE_ONCE, PART_KINDS, JobStatus, Part, part_name
+from pliant.core.operator.status import moment
 from pliant.kube import bodies, pods
 from pliant.kube.client import (
     PARTS,
@@ -47,7 +48,7 @@ from pliant.kube.client import (
     replace,
 )
 from pliant.kube.job import BASE, KubeJob
-from pliant.kube.status import status_document, timestamp
+from pliant.kube.status import status_document
 from pliant.kube.store import Store
 
 APPLIED = "pliant.dev/applied"
@@ -192,7 +193,7 @@ class Writer:
                 "status": status,
                 "reason": reason,
                 "message": message,
-                "lastTransitionTime": since or timestamp(now_s),
+                "lastTransitionTime": since or moment(now_s),
                 "observedGeneration": body["metadata"].get("generation", 1),
             }
         status_now: dict[str, Any] = {"conditions": list(conditions.values())}

@@ -8,6 +8,7 @@ what changes with every step is not in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime  # to write a moment; it is told which
 
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED
 from pliant.core.operator.draft import PlanDraft, coordinator_of
@@ -284,12 +285,4 @@ def moment(at_s: float) -> str:
     >>> moment(1_700_000_000.0)
     '2023-11-14T22:13:20Z'
     """
-    days, seconds = divmod(int(at_s), 86_400)
-    # Days since the first of March of the year 0, so that leap days come last; 400 years at a time.
-    era, day = divmod(days + 719_468, 146_097)
-    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    date = f"{year + era * 400 + (month >= 10):04}-{(month + 2) % 12 + 1:02}"
-    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{date}-{day - (153 * month + 2) // 5 + 1:02}T{clock}Z"
+    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
