@@ -82,7 +82,8 @@ def test_it_is_ready_once_it_knows_everything_and_leaves_its_lease_when_it_ends(
     assert lease["spec"]["holderIdentity"] == ""
 
 
-def test_a_place_to_listen_has_a_port() -> None:
+@pytest.mark.parametrize("place", ["here", "0.0.0.0:99999"])
+def test_a_place_to_listen_has_a_port(place: str) -> None:
     settings = Settings(image="i", namespace="sys", identity="pod")
-    with pytest.raises(ConfigError, match="--listen here is no address with a port"):
-        run_operator(Cluster(url="http://x", context="c"), settings, listen="here")
+    with pytest.raises(ConfigError, match=f"--listen {place} is no address with a port"):
+        run_operator(Cluster(url="http://x", context="c"), settings, listen=place)

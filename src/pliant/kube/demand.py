@@ -13,7 +13,7 @@ import random
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,7 @@ class Demands:
         An operator that was started anew would write that it is silent, and then that it is not.
         """
         if pod is not None and pod["status"].get("podIP") and not self._is_known(job, pod):
-            task = asyncio.create_task(self.ask(job, pod))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
-            await asyncio.wait([task], timeout=FIRST_S)
+            await asyncio.wait([self._spawn(self.ask(job, pod))], timeout=FIRST_S)
 
     def _is_known(self, job: KubeJob, pod: Object) -> bool:
         said = self._said.get(job.uid)
@@ -118,6 +115,7 @@ class Demands:
             )
         except (httpx.HTTPError, ApiError, ConfigError, ValueError, KeyError, TypeError):
             view = CoordinatorView(demand=before.demand, num_replicas=before.num_replicas)
+            await self._hang_up(job.uid)  # its certificates may be others by now
         self._said[job.uid] = Answer(uid, view, time.monotonic())
         if view != before:
             self._changed(job)
@@ -134,15 +132,24 @@ class Demands:
             except (httpx.HTTPError, ApiError, ConfigError, ValueError, KeyError):
                 return  # its deletion tells the agent, and the agent the coordinator
 
-        task = asyncio.create_task(send())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._spawn(send())
 
     def forget(self, uid: str) -> None:
         """Forget a job that there is no more."""
         self._said.pop(uid, None)
         self._tokens.pop(uid, None)
-        self._http.pop(uid, None)
+        self._spawn(self._hang_up(uid))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        return task
+
+    async def _hang_up(self, uid: str) -> None:
+        """Close what only this job has: the next request reads its Secret for TLS anew."""
+        if (own := self._http.pop(uid, None)) is not None:
+            await own.aclose()
 
     async def close(self) -> None:
         """Say what is being said, and close every connection."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -31,13 +32,15 @@ def run_operator(cluster: Cluster, settings: Settings, *, listen: str) -> int:
     Raises:
         ConfigError: it cannot listen there.
     """
-    place = urlsplit(f"//{listen}")
-    if place.hostname is None or place.port is None:
+    host, port = None, None
+    with suppress(ValueError):  # no such port
+        host, port = urlsplit(f"//{listen}").hostname, urlsplit(f"//{listen}").port
+    if host is None or port is None:
         raise ConfigError(f"--listen {listen} is no address with a port, such as 0.0.0.0:8080")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     own = replace(settings, identity=f"{settings.identity}-{secrets.token_hex(4)}")
-    return asyncio.run(_run(cluster, own, place.hostname, place.port))
+    return asyncio.run(_run(cluster, own, host, port))
 
 
 async def _run(cluster: Cluster, settings: Settings, host: str, port: int) -> int:

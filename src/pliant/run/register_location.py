@@ -71,6 +71,10 @@ class RegisterLocation(ABC):
         nobody knows."""
         return True
 
+    def close(self) -> None:
+        """Let go of what was opened; nothing is read or written after it."""
+        return
+
     @abstractmethod
     def settle(self, job: str, out: Path) -> None:
         """See to it that the job is the same to its checkpoints wherever it is coordinated.
@@ -139,6 +143,10 @@ class ConfigMapLocation(RegisterLocation):
     def may_have_changed(self) -> bool:
         """Ask the watch."""
         return self.place.may_have_changed()
+
+    def close(self) -> None:
+        """End the watch."""
+        self.place.close()
 
     def read_sign(self) -> CoordinatorSign | None:
         """Return none."""

@@ -18,7 +18,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pliant.agent.agent import Agent
@@ -97,37 +97,38 @@ async def _coordinate(
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = follows_another(config)
-        location = await aside(open_told_location, config.register, config.out, config.environ)
-        ending = await aside(PodEnd.of, config, location)
-        if ending is not None and ending.found is not None:
-            ending.tell(ending.found)
-            return ending.found.exit_code
-        token = lasting_token(config.token_file or config.out / run_files.TOKEN)
-        listener = observer.output if observer else nobody_listens
-        agent = None if here is None else Agent(here, listener=listener)
-        async with hosted(
-            config,
-            token=token,
-            follows=follows,
-            is_asked=ending is None or ending.is_asked,
-            is_apart=True,
-            own=None if agent is None else agent.life,
-            sock=sock,
-            observer=observer,
-            location=location,
-        ) as host:
-            on_serving(host.url)
-            serving = () if agent is None else (beside(host, agent),)
-            collecting = asyncio.create_task(collect_when_calm(lambda: host.driver.is_calm))
-            try:
-                end = await host.until_the_end(*serving)
-                if ending is not None:
-                    await aside(ending.write, host.driver.board)
-                return end.exit_code
-            finally:
-                await cancelled(collecting)
-                if agent is not None:
-                    await agent.close()
+        opened = await aside(open_told_location, config.register, config.out, config.environ)
+        with closing(opened) as location:
+            ending = await aside(PodEnd.of, config, location)
+            if ending is not None and ending.found is not None:
+                ending.tell(ending.found)
+                return ending.found.exit_code
+            token = lasting_token(config.token_file or config.out / run_files.TOKEN)
+            listener = observer.output if observer else nobody_listens
+            agent = None if here is None else Agent(here, listener=listener)
+            async with hosted(
+                config,
+                token=token,
+                follows=follows,
+                is_asked=ending is None or ending.is_asked,
+                is_apart=True,
+                own=None if agent is None else agent.life,
+                sock=sock,
+                observer=observer,
+                location=location,
+            ) as host:
+                on_serving(host.url)
+                serving = () if agent is None else (beside(host, agent),)
+                collecting = asyncio.create_task(collect_when_calm(lambda: host.driver.is_calm))
+                try:
+                    end = await host.until_the_end(*serving)
+                    if ending is not None:
+                        await aside(ending.write, host.driver.board)
+                    return end.exit_code
+                finally:
+                    await cancelled(collecting)
+                    if agent is not None:
+                        await agent.close()
 
 
 async def beside(host: Host, agent: Agent) -> None:
