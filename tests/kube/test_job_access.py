@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import socket
 import threading
 from base64 import b64encode
@@ -104,6 +105,22 @@ def cluster_of(server: ApiServer) -> Iterator[SyncApi]:
         api.close()
 
 
+@pytest.fixture(autouse=True)
+def forwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[job_access.PortForward]]:
+    """Close what a command leaves to its exit."""
+    made: list[job_access.PortForward] = []
+
+    class Noted(job_access.PortForward):
+        def __init__(self, cluster: Cluster, path: str) -> None:
+            super().__init__(cluster, path)
+            made.append(self)
+
+    monkeypatch.setattr(job_access, "PortForward", Noted)
+    yield made
+    for one in made:
+        one.close()
+
+
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Coordinator) as coordinator:
@@ -130,6 +147,19 @@ def test_a_forward_leaves_no_file(server: ApiServer) -> None:
         assert forward.path.exists()
         forward.close()
     assert not forward.path.parent.exists()
+
+
+def test_what_a_killed_command_left_is_removed(server: ApiServer) -> None:
+    with cluster_of(server) as api:
+        killed, living = (job_access.PortForward(api.cluster, "/portforward") for _ in range(2))
+        killed._listener.shutdown(socket.SHUT_RDWR)  # as its end does
+        for one in (killed, living):
+            os.utime(one.path.parent, (0, 0))
+
+        job_access.PortForward(api.cluster, "/portforward")
+
+    assert not killed.path.parent.exists()
+    assert living.path.exists()
 
 
 def test_without_leave_to_forward_the_proxy_passes_the_token_on(server: ApiServer) -> None:

@@ -18,6 +18,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from base64 import b64decode
 from contextlib import closing, suppress
 from pathlib import Path
@@ -48,6 +49,12 @@ _DATA, _ERROR = 0, 1
 """Channels of the one port: what is said of it, and why it cannot be reached."""
 
 CHUNK = 64 << 10
+
+PREFIX = "pliant-forward-"
+
+LEFT_S = 60.0
+"""So old is a directory that a process which was killed has left, in seconds; one that has just
+been made may not be listened at yet."""
 
 
 def job_handle(api: SyncApi, namespace: str, name: str) -> Handle:
@@ -110,7 +117,8 @@ class PortForward:
     def __init__(self, cluster: Cluster, path: str) -> None:
         self._cluster = cluster
         self._url = f"{cluster.url.replace('http', 'ws', 1)}{path}?ports={PORT}"
-        self._directory = Path(tempfile.mkdtemp(prefix="pliant-forward-"))
+        _remove_left()
+        self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.path = self._directory / "socket"
         self._listener = socket.socket(socket.AF_UNIX)
         atexit.register(self.close)
@@ -121,6 +129,8 @@ class PortForward:
     def close(self) -> None:
         """Take no more connections, and leave no file."""
         atexit.unregister(self.close)
+        with suppress(OSError):  # closed before
+            self._listener.shutdown(socket.SHUT_RDWR)  # else who waits in accept() waits on
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -146,6 +156,18 @@ class PortForward:
         ):
             threading.Thread(target=_upwards, args=(near, far), daemon=True).start()
             _downwards(far, near)
+
+
+def _remove_left() -> None:
+    """Remove what others have left who were killed: nobody listens there any more."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+            if time.time() - directory.stat().st_mtime < LEFT_S:
+                continue
+            try:
+                asked.connect(str(directory / "socket"))
+            except ConnectionRefusedError:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _upwards(near: socket.socket, far: ClientConnection) -> None:
