@@ -10,8 +10,6 @@ import asyncio
 import math
 from pathlib import Path
 
-from tests.support.player import Answer
-
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.loop import Answered, Incoming
 from pliant.coordinator.register import StoredRegister
@@ -21,6 +19,7 @@ from pliant.core.job.state import JobSettings, Ready
 from pliant.core.values import Incarnation
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
+from pliant.simulate.replay_player import Answer
 from pliant.wire.codec import Message
 
 

@@ -31,10 +31,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         " spec.tls.secretName",
         {"tls": {"ca": "ca.pem", "certificate": "node.pem", "key": "node.key"}},
     ),
-    (
-        "job gpt is of mode restart, which is known, but nothing runs it yet",
-        {"mode": "restart"},
-    ),
 ]
 
 

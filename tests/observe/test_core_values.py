@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.simulate.recorded import SCENARIOS
-from tests.support.player import CoreAlone, play
 
 from pliant.core import events
 from pliant.core.commands import EndReplica
@@ -17,6 +16,7 @@ from pliant.core.membership.state import Membership, Orders
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Generation, Incarnation, NodeId, Register, ReplicaId
 from pliant.observe.core_values import event_in, value_of, written
+from pliant.simulate.replay_player import CoreAlone, play
 
 
 def again(kind: Any, value: Any) -> Any:
@@ -50,7 +50,7 @@ def test_a_log_names_no_part_of_a_job_and_its_fields_as_it_always_did() -> None:
     assert fields.items() <= found.items()
     assert found["membership"]["issued"] == 4
     assert not parts & found.keys()
-    assert len(found) == 55
+    assert len(found) == 56
     assert len(found["membership"]) == 33
     assert value_of(Job, found) == job
 

@@ -191,6 +191,7 @@ def arguments(
     balance: str = "even",
     exchange: str = "auto",
     workers: int = 1,
+    mode: str = "inPlace",
     limits: dict[str, float] | None = None,
     policy: dict[str, float] | None = None,
 ) -> str:
@@ -212,6 +213,7 @@ def arguments(
             "server": server,
             "timeouts": settings or {},
             "workers": workers,
+            "mode": mode,
             "limits": limits or {},
             "policy": policy or {},
         }

@@ -20,7 +20,7 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
-from pliant.core.values import Exchange, FromCheckpoint
+from pliant.core.values import Exchange, FromCheckpoint, Mode
 from pliant.machine import accelerators, device_health
 from pliant.run import host_devices
 from pliant.run.job_config import JobConfig
@@ -74,6 +74,7 @@ if __name__ == "__main__":
         balance=Balance(given["balance"]),
         exchange=Exchange(given["exchange"]),
         workers_per_replica=given["workers"],
+        mode=Mode(given["mode"]),
     )
     try:
         sys.exit(run_job(config, start_server=STARTS[given["server"]]))

@@ -93,11 +93,3 @@ def test_a_laptop_says_what_it_takes_no_notice_of(
     said = f"{file}: ignored here, as only a cluster uses it: {ignored}\n"
     assert what.words == ["train.py"]
     assert capsys.readouterr().err == said
-
-
-def test_a_mode_that_nothing_runs_is_not_run(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(f"{JOB}  mode: restart\n")
-
-    with pytest.raises(ConfigError, match="mode restart is known, but nothing runs it yet"):
-        read_command(str(file), [])

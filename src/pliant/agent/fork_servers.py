@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pliant.agent.launcher import ServerProcess
+from pliant.agent.launcher import ServerProcess, start_restart_server
 from pliant.agent.node_facts import AgentConfig
 from pliant.agent.rendezvous_directory import MeetingPlace, make_meeting_place, remove_abandoned
+from pliant.core.values import Mode
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, GuardFiles, Report, Request
@@ -89,7 +90,9 @@ class ForkServers:
         log = Path(work.out) / run_files.LOGS / "forkserver.log"
         make_private_directory(log.parent)
         with theirs, os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
-            process = self._config.start_server(
+            is_restarting = work.mode is Mode.RESTART
+            start = start_restart_server if is_restarting else self._config.start_server
+            process = start(
                 theirs.fileno(),
                 cwd=Path(work.cwd),
                 environment=self._config.environment,

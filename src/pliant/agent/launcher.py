@@ -14,6 +14,9 @@ from typing import IO, Protocol
 SERVER_ARGUMENTS = ("-m", "pliant.engine.worker.fork_server")
 """What the interpreter is started with."""
 
+RESTART_ARGUMENTS = ("-m", "pliant.restart.server")
+"""The same in restart mode."""
+
 FIXED_ENVIRONMENT = {
     # glibc gives memory back and faults it in again: up to 57,000 page faults a step.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
@@ -53,6 +56,13 @@ class StartServer(Protocol):
         """Start it with its end of the socket, and with files for what it prints."""
 
 
+def start_restart_server(
+    control: int, *, cwd: Path, environment: Mapping[str, str], output: IO[bytes]
+) -> ServerProcess:
+    """Start what starts the processes of scripts as they are: they get the environment alone."""
+    return _started(control, RESTART_ARGUMENTS, cwd=cwd, environment=environment, output=output)
+
+
 def start_server(
     control: int,
     *,
@@ -61,11 +71,24 @@ def start_server(
     output: IO[bytes],
     arguments: Sequence[str] = SERVER_ARGUMENTS,
 ) -> ServerProcess:
+    """Start a fork server, which has torch imported."""
+    surroundings = {**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT}
+    return _started(control, arguments, cwd=cwd, environment=surroundings, output=output)
+
+
+def _started(
+    control: int,
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    output: IO[bytes],
+) -> ServerProcess:
     """Start an interpreter, in a session of its own: Ctrl-C in the terminal ends the agent only."""
-    return subprocess.Popen(  # noqa: S603  # our own module
+    return subprocess.Popen(  # noqa: S603  # our own modules
         [sys.executable, *arguments, str(control)],
         cwd=cwd,
-        env={**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT},
+        env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

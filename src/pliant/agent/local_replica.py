@@ -44,9 +44,13 @@ class LocalReplica(ReplicaWorkers):
         *,
         parts: Sequence[HostLink] = (),
     ) -> None:
-        """It has one worker on each device, and as many on each of ``parts``."""
-        is_alone = len(devices) == 1 and not parts
-        super().__init__(name, dict(enumerate(devices)), host, is_alone=is_alone)
+        """It has one worker on each device, and as many on each of ``parts``; in restart mode one
+        that starts a process of the script for each device.
+        """
+        num_here = 1 if host.job.starts_all else len(devices)
+        here, beside = dict(enumerate(devices[:num_here])), devices[num_here:]
+        is_alone = len(here) == 1 and not parts
+        super().__init__(name, here, host, beside=beside, is_alone=is_alone)
         self._parts = _divided(parts, len(devices))
         self.elsewhere = {
             place: RemoteWorker(

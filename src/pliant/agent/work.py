@@ -25,7 +25,7 @@ from pliant.agent.output import OutputListener, OutputNews
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
 from pliant.core.text import counted
-from pliant.core.values import NodeId, TlsFiles
+from pliant.core.values import Mode, NodeId, TlsFiles
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory
 from pliant.machine.named_modules import digest_of, file_of
@@ -90,6 +90,11 @@ class JobHere:
         return chain(ledgers, self._printed.new() if has_room else ())
 
     @property
+    def starts_all(self) -> bool:
+        """Return whether one process of each replica starts all others, as in restart mode."""
+        return self.work is not None and self.work.mode is Mode.RESTART
+
+    @property
     def workers_here(self) -> int:
         """Return how many workers of each replica are on this node."""
         return 1 if self.work is None else _workers_here(self.work)
@@ -146,7 +151,8 @@ def _is_same(told: Work, before: Work) -> bool:
     """
     if told.holder:
         told = replace(told, cwd=before.cwd, out=before.out)
-    told = replace(told, bare_life=before.bare_life)
+    told = replace(told, bare_life=before.bare_life, graceful_s=before.graceful_s)
+    told = replace(told, max_restarts=before.max_restarts)
     if told.tls is not None and before.tls is not None:  # where that host has its files
         told = replace(told, tls=before.tls)
     return replace(told, digest=before.digest) == before

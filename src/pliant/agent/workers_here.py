@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -41,9 +41,12 @@ class ReplicaWorkers(ABC):
         devices: Mapping[int, int],
         host: ThisHost,
         *,
+        beside: Sequence[int] = (),
         is_alone: bool = False,
     ) -> None:
-        """``devices``: of each worker, by its place; ``is_alone``: the replica has no other."""
+        """``devices``: of each worker, by its place; ``beside``: others that the only one has;
+        ``is_alone``: the replica has no other worker.
+        """
         self.name = name
         self.here = {
             place: Worker(
@@ -58,6 +61,7 @@ class ReplicaWorkers(ABC):
         """Where the workers meet, if they do."""
 
         self._devices = devices
+        self._beside = beside
         self._host = host
         self._is_alone = is_alone
         self._ends: dict[int, tuple[int, int, int]] = {}
@@ -72,7 +76,7 @@ class ReplicaWorkers(ABC):
         for place, worker in self.here.items():
             log = logs / f"{worker.name}.log"
             self._ends[place] = await worker.open(log, self._host.listener)
-        if not self._is_alone:
+        if not self._is_alone or self._host.job.starts_all:
             directory = self._host.servers.meeting_place() / self.name
             directory.mkdir(mode=PRIVATE_DIRECTORY)
             self.directory = directory
@@ -80,7 +84,9 @@ class ReplicaWorkers(ABC):
     def start(self, assignment: Assignment) -> None:
         """Ask for a process for each worker, which is told the same as the only one would be."""
         ends, self._ends = self._ends, {}
-        told_of = {one: self._host.config.of_pool(one) for one in self._devices.values()}
+        all_devices = (*self._devices.values(), *self._beside)
+        told_of = {one: self._host.config.of_pool(one) for one in all_devices}
+        beside = tuple(one for one in self._beside if told_of[one][0] is not None)
         names = tuple(name for _, name in told_of.values())
         for place, device in self._devices.items():
             told = replace(
@@ -88,6 +94,7 @@ class ReplicaWorkers(ABC):
                 place=place,
                 inner=str(self.directory or ""),
                 device=told_of[device][0],
+                beside=beside,
                 device_names=names,
             )
             self._host.servers.ask(StartWorker(assignment=told), ends[place])

@@ -66,8 +66,6 @@ def read_command(target: str, arguments: list[str], *, is_elsewhere: bool = Fals
             f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
         )
     job = parse(ElasticJob, read_named(path), source=target)
-    if job.spec.mode == "restart":
-        raise ConfigError(f"{target}: mode restart is known, but nothing runs it yet")
     if (unused := fields_for_a_cluster(job.spec)) and not is_elsewhere:
         say_aside(f"{target}: ignored here, as only a cluster uses it: {', '.join(unused)}")
     directory, words = path.absolute().parent, list(job.spec.command)

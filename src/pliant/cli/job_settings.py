@@ -16,7 +16,7 @@ from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
-from pliant.core.values import FromCheckpoint, TlsFiles
+from pliant.core.values import FromCheckpoint, Mode, TlsFiles
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import ServedTls, TlsContexts, exposed_key
 from pliant.run.job_config import is_config_map
@@ -54,7 +54,30 @@ def work_options_of(settings: Settings) -> dict[str, Any]:
     if said.value is FromCheckpoint.NEVER and is_asked:
         raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
     hosts_of(settings)
+    if settings["mode"].value is Mode.RESTART:
+        _refuse_of_sessions(settings)
     return {name: settings[name].value for name in WORK_OPTIONS}
+
+
+OF_SESSIONS = (
+    "hosts_per_replica",
+    "init",
+    "session_timeout",
+    "verify_every",
+    "balance",
+    "exchange",
+    "from_checkpoint",
+)
+"""Settings that a session reads."""
+
+
+def _refuse_of_sessions(settings: Settings) -> None:
+    for name in OF_SESSIONS:
+        if (found := settings[name]).value != found.setting.default:
+            raise ConfigError(
+                f"{found.given} is for scripts with a pliant.Session, and mode restart starts "
+                "scripts as they are; leave out one of them"
+            )
 
 
 def tls_of(settings: Settings, *, is_apart: bool = False) -> TlsFiles | None:

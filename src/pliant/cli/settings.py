@@ -32,7 +32,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.placement import PlacementRule
 from pliant.core.step.balance import Balance
-from pliant.core.values import Exchange, FromCheckpoint
+from pliant.core.values import Exchange, FromCheckpoint, Mode
 from pliant.spec.job import ElasticJob, Limits
 from pliant.spec.policy import ElasticPolicy, merged
 from pliant.wire.bounds import MOST_DEVICES
@@ -194,6 +194,15 @@ SETTINGS = (
         words=Exchange,
         help="How gradients on GPUs travel between replicas: through host memory, or by NCCL."
         "  [default: NCCL where nccl4py is installed, and no TLS is asked for]",
+    ),
+    Setting(
+        name="mode",
+        metavar="inPlace|restart",
+        file_field="spec.mode",
+        default=Mode.IN_PLACE,
+        words=Mode,
+        help="How the size changes: in the processes that train, by pliant.Session, or by starting"
+        " them again, for scripts of torchrun as they are.  [default: inPlace]",
     ),
     Setting(
         name="placement",

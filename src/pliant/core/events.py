@@ -23,6 +23,41 @@ from pliant.core.values import (
     ReplicaId,
 )
 
+OUT_OF_MEMORY = "SIGKILL, as the kernel was out of memory"
+"""Detail of an exit by a signal that nobody here has sent, while the kernel killed processes."""
+
+
+class ExitKind(StrEnum):
+    """How a worker's process ended."""
+
+    FINISHED = "finished"
+    """Exit 0 after Finished."""
+
+    LEFT = "left"
+    """Exit 0 of a leaver, or of one that was dismissed."""
+    USAGE = "usage"
+    """Exit 2: ConfigError or UsageError; the detail is its sentence."""
+
+    SCRIPT = "script"
+    """An exception of the script; the detail is the last line of its traceback."""
+
+    SIGNAL = "signal"
+    """Ended by a signal; the detail is its name."""
+    EARLY = "early"
+    """Exit 0 without having finished, for instance a script without a Session."""
+    UNKNOWN = "unknown"
+    """Its agent has never run it (R21): it was not started, or an agent before ran it."""
+    CORRUPT = "corrupt"
+    """Its state was not that of most replicas; the detail says what differs."""
+    TAKEN = "taken"
+    """Its device is in use, so that the script was not run; the detail says which, and by whom."""
+    DEVICE = "device"
+    """Its device has failed or has too little memory, while the script ran; the detail says how."""
+    SHORT = "short"
+    """Its machine was short of something, or its certificate cannot be used: no fault of a script;
+    the detail says what."""
+
+
 # --- from workers
 
 
@@ -186,6 +221,9 @@ class Broken:
     unreached: tuple[ReplicaId, ...] = ()
     """Members to which no connection could be made from here."""
 
+    failure: ExitKind | None = None
+    """How the script has failed, in restart mode: the replica lives, and starts it again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progressed:
@@ -246,41 +284,6 @@ WorkerEvent = (
 
 
 # --- from agents
-
-
-OUT_OF_MEMORY = "SIGKILL, as the kernel was out of memory"
-"""Detail of an exit by a signal that nobody here has sent, while the kernel killed processes."""
-
-
-class ExitKind(StrEnum):
-    """How a worker's process ended."""
-
-    FINISHED = "finished"
-    """Exit 0 after Finished."""
-
-    LEFT = "left"
-    """Exit 0 of a leaver, or of one that was dismissed."""
-    USAGE = "usage"
-    """Exit 2: ConfigError or UsageError; the detail is its sentence."""
-
-    SCRIPT = "script"
-    """An exception of the script; the detail is the last line of its traceback."""
-
-    SIGNAL = "signal"
-    """Ended by a signal; the detail is its name."""
-    EARLY = "early"
-    """Exit 0 without having finished, for instance a script without a Session."""
-    UNKNOWN = "unknown"
-    """Its agent has never run it (R21): it was not started, or an agent before ran it."""
-    CORRUPT = "corrupt"
-    """Its state was not that of most replicas; the detail says what differs."""
-    TAKEN = "taken"
-    """Its device is in use, so that the script was not run; the detail says which, and by whom."""
-    DEVICE = "device"
-    """Its device has failed or has too little memory, while the script ran; the detail says how."""
-    SHORT = "short"
-    """Its machine was short of something, or its certificate cannot be used: no fault of a script;
-    the detail says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,15 @@ class Exchange(StrEnum):
     """From device to device, by NCCL; refused where that cannot be."""
 
 
+class Mode(StrEnum):
+    """How the size of a job changes."""
+
+    IN_PLACE = "inPlace"
+    """In the processes that train, by their sessions."""
+    RESTART = "restart"
+    """By starting the processes of its script again, which go on from their own checkpoint."""
+
+
 class StopKind(StrEnum):
     """What someone who wants a job to stop has in mind."""
 

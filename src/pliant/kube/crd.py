@@ -75,6 +75,7 @@ def _no_command(at: str) -> str:
     )
 
 
+_MODE = _or("mode", "'inPlace'")
 _ALLOWED = "is none of the sizes that elasticPolicy allows"
 _TRAINER = "neither command nor args: the agent runs in it, and spec.command is what that runs"
 _IS_NAMED = "self.containers.exists(one, one.name == 'trainer')"
@@ -114,6 +115,9 @@ RULES: dict[str, dict[str, str]] = {
         f"replicas {_ALLOWED}": _allowed("replicas"),
         "hostsPerReplica does not divide workersPerReplica": (
             f"{_or('workersPerReplica', '1')} % {_or('hostsPerReplica', '1')} == 0"
+        ),
+        "mode restart needs no hostsPerReplica: scripts find the processes of all hosts": (
+            f"{_MODE} != 'restart' || {_or('hostsPerReplica', '1')} == 1"
         ),
         "a pool is of one host; in a cluster, name a queue: spec.queue": "!has(self.pool)",
     },
@@ -156,7 +160,6 @@ COLUMNS = (
     ("Max", "integer", ".spec.elasticPolicy.maxReplicas", 1),
     ("Step", "integer", ".status.memory.outcome.ending.step", 1),
     ("Digest", "string", ".status.memory.outcome.ending.digest", 1),
-    ("Audit", "string", ".status.memory.outcome.ending.audit", 1),
     ("Reason", "string", ".status.reason", 1),
 )
 """Of ``kubectl get``; those of 1 with ``-o wide``."""

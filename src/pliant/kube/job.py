@@ -119,8 +119,6 @@ def require_of_a_cluster(job: ElasticJob) -> None:
             f"job {name} names files for TLS, which lie on hosts; in a cluster, name a Secret: "
             "spec.tls.secretName"
         )
-    if spec.mode == "restart":
-        raise ConfigError(f"job {name} is of mode restart, which is known, but nothing runs it yet")
 
 
 def require_name(name: str) -> None:

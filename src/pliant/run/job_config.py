@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import PoolPlace
-from pliant.core.values import TlsFiles
+from pliant.core.values import Mode, TlsFiles
 from pliant.machine.interfaces import loopback
 from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.registry import StateDirectory
@@ -130,6 +130,10 @@ class JobConfig(WorkOptions):
     session_s: float | None = None
     """Longest time from the start of the script until it makes a session, in seconds."""
 
+    def __post_init__(self) -> None:
+        settings = replace(self.settings, is_restarting=self.mode is Mode.RESTART)
+        object.__setattr__(self, "settings", settings)  # wherever the two came from
+
     @property
     def is_pod(self) -> bool:
         """Whether the coordinator is in a pod: told to end, it hands over; the script is elsewhere;
@@ -153,6 +157,8 @@ class JobConfig(WorkOptions):
             **self.options(),
             tls=self.tls if self.tls is not None and self.tls.is_whole else None,
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
+            graceful_s=self.settings.policy.graceful_shutdown_timeout_s,
+            max_restarts=self.settings.restart_budget,
             digest="" if (script := file_of(self.argv, Path.cwd())) is None else digest_of(script),
         )
 

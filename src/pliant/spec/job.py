@@ -234,6 +234,11 @@ class JobSpec(Model):
                 f"hostsPerReplica {hosts} does not divide workersPerReplica {workers}: each host "
                 "of a replica has as many of its workers as the others"
             )
+        if self.mode == "restart" and hosts > 1:
+            raise impossible(
+                f"mode restart and hostsPerReplica {hosts} contradict each other: scripts that are "
+                "started again find the processes of all hosts themselves; leave out the second"
+            )
         if self.pool is not None and hosts > 1:
             raise impossible(
                 f"a pool is of one host; leave out either pool or hostsPerReplica {hosts}"

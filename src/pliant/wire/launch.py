@@ -48,6 +48,10 @@ class Assignment:
     """What the devices of all workers of its replica on this host are called, with their kinds, in
     the order of the workers; one that is a number only has no name."""
 
+    beside: tuple[int, ...] = ()
+    """Further devices of the pool that it holds likewise, where one process starts all others of
+    its replica (restart mode)."""
+
     locks: str = ""
     """Directory of the locks of the pool's devices, absolute."""
 

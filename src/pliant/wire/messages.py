@@ -17,6 +17,7 @@ from pliant.core.values import (
     Exchange,
     FromCheckpoint,
     Generation,
+    Mode,
     NodeId,
     ReplicaId,
     TlsFiles,
@@ -247,6 +248,9 @@ class WorkOptions:
     balance: Balance = Balance.EVEN
     """By what the slots of a step are divided over the replicas."""
 
+    mode: Mode = Mode.IN_PLACE
+    """How the size of the job changes."""
+
     exchange: Exchange = Exchange.AUTO
     """How replicas exchange what is on accelerators."""
 
@@ -290,6 +294,12 @@ class Work(WorkOptions):
 
     session_s: float = 540.0
     """Longest time from the start of the script until it makes a session, in seconds."""
+
+    graceful_s: float = 30.0
+    """How long processes that are started again have to save and end before, in seconds."""
+
+    max_restarts: int = 0
+    """For the environment of those."""
 
     digest: str = ""
     """SHA-256 of the script where the job was started, which every node must have; empty: not

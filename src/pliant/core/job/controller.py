@@ -153,7 +153,7 @@ def demand(job: Job, *, settings: JobSettings) -> Demand:
         ask_replicas=job.sizing.decision.ask_replicas
         if job.sizing.decision
         else policy.min_replicas,
-        num_slots=job.start.reference.num_slots if job.start.reference else None,
+        num_slots=sizing.num_slots(job, settings),
         can_suspend=is_durable(job),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
+from pliant.core.events import OUT_OF_MEMORY, Broken, Exited, ExitKind
 from pliant.core.job.state import (
     Job,
     JobSettings,
@@ -16,6 +16,7 @@ from pliant.core.job.state import (
     ReplicaState,
 )
 from pliant.core.job.transaction import Transaction
+from pliant.core.text import counted
 
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", OUT_OF_MEMORY)
 """Ends by a signal that a process brings upon itself."""
@@ -51,7 +52,8 @@ def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, 
     """Return the losses that count against the restart budget: before the first step another."""
     old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
     alike = (x for x in job.budget.losses if bool(x.committed) == bool(committed))
-    return tuple(x for x in alike if x.at_s > old_s or x.committed == committed)
+    is_counted = not settings.is_restarting
+    return tuple(x for x in alike if x.at_s > old_s or (is_counted and x.committed == committed))
 
 
 def is_spent(tx: Transaction) -> bool:
@@ -70,6 +72,25 @@ def signature(event: Exited) -> str:
         return event.detail.partition(":")[0]
     is_own = event.kind is ExitKind.SIGNAL and event.detail in CRASHES
     return event.detail if is_own else ""
+
+
+def charge_restart(tx: Transaction, event: Broken) -> str | None:
+    """Count that a script has failed, once for each generation; return why that was the last time.
+
+    What fails in the same generation after the first mostly fails of that.
+    """
+    known = tx.job.budget.restarted
+    if event.failure is None or event.generation <= known:
+        return None
+    tx.job.budget = replace(tx.job.budget, restarted=event.generation)
+    charge(tx, event.failure, event.reason)
+    tx.notes.append(event.reason)
+    if not is_spent(tx):
+        return None
+    return (
+        f"the script has failed {counted(tx.settings.restart_budget + 1, 'time')} within "
+        f"{tx.settings.restart_forget_s:g} s; last: {event.reason}"
+    )
 
 
 def deterministic_failure(job: Job) -> Loss | None:
@@ -110,7 +131,7 @@ def charge(
     was_spent = is_spent(tx)
     kept = (*other, *[*alike, loss][-(tx.settings.restart_budget + 1) :])
     tx.job.budget = replace(tx.job.budget, losses=kept)
-    if not was_spent and is_spent(tx):
+    if not was_spent and is_spent(tx) and not tx.settings.is_restarting:
         tx.notes.append(
             f"the restart budget of {tx.settings.restart_budget} is spent: nothing is started "
             f"until a loss is older than {tx.settings.restart_forget_s:g} s and a step was "

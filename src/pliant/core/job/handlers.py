@@ -14,7 +14,7 @@ from pliant.core import events
 from pliant.core.agreement import another_total
 from pliant.core.commands import Dismiss, ListCheckpoints, Publish
 from pliant.core.durability import LEAVE_S
-from pliant.core.errors import EXIT_STATE_LOST, EXIT_USAGE, ConfigError
+from pliant.core.errors import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE, ConfigError
 from pliant.core.job import (
     lifecycle,
     node_loss,
@@ -25,7 +25,13 @@ from pliant.core.job import (
     sizing,
     stragglers,
 )
-from pliant.core.job.crash_loop import WAY_IN, charge, count_failed_device, signature
+from pliant.core.job.crash_loop import (
+    WAY_IN,
+    charge,
+    charge_restart,
+    count_failed_device,
+    signature,
+)
 from pliant.core.job.state import JobPhase, Replica, ReplicaState, is_member
 from pliant.core.job.transaction import Transaction, start_wait_s
 from pliant.core.job.transitions import JobPhaseCause, ReplicaCause
@@ -70,6 +76,20 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
     if isinstance(event, events.Spare) and not _accept_spare(tx, event, replica):
         return
     replicas.accept_membership(tx, worker_events.hear_worker(before, event, tx.moment))
+    _conclude(tx, event, before)
+    if tx.job.phase is JobPhase.ENDED:
+        return
+    after = tx.job.membership
+    if isinstance(event, events.Progressed):
+        stragglers.hear_slowness(tx, event)
+    has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
+    if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
+        has_learnt = has_learnt or _speaks_again(before, after, event.replica)
+        tx.must_advance = has_learnt or _is_more_than_an_answer(before, after, event.replica)
+
+
+def _conclude(tx: Transaction, event: events.WorkerEvent, before: Membership) -> None:
+    """Draw the conclusions for the job from what the membership has heard."""
     match event:
         case events.Registered():
             _on_registered(tx, event)
@@ -81,15 +101,10 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
             name in before.wait.awaiting and name not in tx.job.membership.wait.awaiting
         ):
             replicas.enter(tx, name)
+        case events.Broken() if (why := charge_restart(tx, event)) is not None:
+            lifecycle.end_job(tx, EXIT_FAILED, why, JobPhaseCause.BUDGET_SPENT)
         case _:
             pass
-    after = tx.job.membership
-    if isinstance(event, events.Progressed):
-        stragglers.hear_slowness(tx, event)
-    has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
-    if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
-        has_learnt = has_learnt or _speaks_again(before, after, event.replica)
-        tx.must_advance = has_learnt or _is_more_than_an_answer(before, after, event.replica)
 
 
 def _is_more_than_an_answer(before: Membership, after: Membership, name: ReplicaId) -> bool:

@@ -162,10 +162,11 @@ def finish_if_done(tx: Transaction) -> None:
             _end_stopped(tx, f"{_stopped(job)}, while waiting for a replacement")
         return
     count = job.membership.committed
-    reason = (
-        f"{_stopped(job)} after {counted(count, 'step')}" if is_stop else f"finished {count} steps"
-    )
-    if not is_stop and not restoring.has_trained(job):
+    steps = "" if tx.settings.is_restarting else f" after {counted(count, 'step')}"
+    reason = f"{_stopped(job)}{steps}" if is_stop else f"finished {count} steps"
+    if not is_stop and tx.settings.is_restarting:
+        reason = "every process of the script has ended with code 0"
+    elif not is_stop and not restoring.has_trained(job):
         reason = nothing_to_do(count)
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
     if not is_stop and is_lacking(job):

@@ -168,7 +168,7 @@ def view(job: Job, settings: JobSettings) -> PolicyView:
         apart=sum(job.nodes.devices.values()) - devices - silent,
         silent=silent,
         requested=job.sizing.requested,
-        num_slots=job.start.reference.num_slots if job.start.reference else None,
+        num_slots=num_slots(job, settings),
         offered=job.offer.replicas,
         offer_reason=job.offer.reason,
         taken_for="; ".join(sorted({*filter(None, job.nodes.leaving.values())})),
@@ -177,6 +177,12 @@ def view(job: Job, settings: JobSettings) -> PolicyView:
         pace=job.sizing.pace,
         costs=job.sizing.costs,
     )
+
+
+def num_slots(job: Job, settings: JobSettings) -> int | None:
+    """Return the micro-batches of a step; None: nobody knows, or they do not matter."""
+    reference = None if settings.is_restarting else job.start.reference
+    return None if reference is None else reference.num_slots
 
 
 def _usable_devices(job: Job) -> dict[NodeId, int]:
@@ -313,11 +319,22 @@ def plan(tx: Transaction) -> None:
     if any(job.replicas[name].state is ReplicaState.ENDING for name in members(job.membership)):
         return  # its exit is near; who is to take its place must not be in a generation with it
     leaving = _leaving(tx, ready)
+    if not leaving and _more_are_near(tx):
+        return
     able = changes.joinable(job.membership, ready, is_hurried=False)
-    ready = able[: _to_a_size(tx, leaving, min(len(able), _room(tx, leaving)))]
+    ready = able[: _room(tx, leaving)]  # else one that is ahead keeps others out for ever
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
     replicas.accept_membership(
         tx, changes.plan(job.membership, tx.moment, join=ready, leave=leaving, leave_by_s=by_s)
+    )
+
+
+def _more_are_near(tx: Transaction) -> bool:
+    """Whether others are about to be ready, where each change starts all processes again."""
+    since_s = tx.now_s - tx.settings.start_wait_s
+    return tx.settings.is_restarting and any(
+        one.state is ReplicaState.STARTING and (one.started_at or 0.0) > since_s
+        for one in tx.job.replicas.values()
     )
 
 
@@ -398,15 +415,6 @@ def _room(tx: Transaction, leaving: list[ReplicaId]) -> int:
         target = job.sizing.decision.target_replicas
         return max(0, min(job.start.reference.num_slots - staying, target - len(trainers(job))))
     return max(0, job.start.reference.num_slots - staying)
-
-
-def _to_a_size(tx: Transaction, leaving: list[ReplicaId], count: int) -> int:
-    """Return how many of so many may join, where only some sizes are allowed: the others wait for
-    who is on the way.  Survivors that have none of the sizes take whoever comes."""
-    policy, staying = tx.settings.policy, len(members(tx.job.membership)) - len(leaving)
-    if not policy.has_gaps or policy.fitted(staying) is None:
-        return count
-    return (policy.largest(staying + count) or staying) - staying
 
 
 def _leaving(tx: Transaction, ready: list[ReplicaId]) -> list[ReplicaId]:

@@ -6,7 +6,7 @@ restart budget is left.  Decides nothing; ``controller`` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pliant.core.commands import Command
@@ -22,7 +22,9 @@ from pliant.core.policy.hysteresis import Pace
 from pliant.core.table import Table
 from pliant.core.transitions import EventHistory
 from pliant.core.values import (
+    NO_GENERATION,
     CheckpointInfo,
+    Generation,
     Incarnation,
     Labels,
     Lineage,
@@ -85,6 +87,9 @@ class JobSettings:
     """Nodes come by themselves: while too few are there, or none of them can start anything, the
     job waits for others."""
 
+    is_restarting: bool = False
+    """Each change starts the processes of the script again, so nobody here counts its steps."""
+
     core_replicas: int | None = None
     """Replicas whose workers have a core each, where all train on the cores of one machine; None:
     they do not, or nobody has counted."""
@@ -120,6 +125,14 @@ class JobSettings:
 
     finish_s: float = 3600.0
     """The same after the last step: what a script does with its result may take long."""
+
+    @property
+    def patience(self) -> Timeouts:
+        """Return the time-outs; where nobody counts steps a job without one waits for ever."""
+        is_set = self.timeouts.hang_s != Timeouts().hang_s
+        if is_set or not self.is_restarting:
+            return self.timeouts
+        return replace(self.timeouts, hang_s=NEVER)
 
     def __post_init__(self) -> None:
         if self.restart_budget < 0:
@@ -282,6 +295,9 @@ class Budget:
     failed_at: tuple[int, str] | None = None
     """When the script failed on the last replica: the step that was committed last, and the
     signature (``Loss``).  What fails alike again at the same step always will."""
+
+    restarted: Generation = NO_GENERATION
+    """The newest in which a script has failed that is started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

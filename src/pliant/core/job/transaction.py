@@ -95,7 +95,7 @@ class Transaction:
         """What the membership needs to know of now and the settings."""
         return Moment(
             now_s=self.now_s,
-            timeouts=self.settings.timeouts.at_steps_of(self.job.sizing.costs.usual_step_s),
+            timeouts=self.settings.patience.at_steps_of(self.job.sizing.costs.usual_step_s),
             min_replicas=self.settings.policy.min_replicas,
         )
 

@@ -254,7 +254,6 @@ class JobEnding:
     state: str = ""
     step: int | None = None
     digest: str = ""
-    audit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

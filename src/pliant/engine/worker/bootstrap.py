@@ -269,8 +269,8 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     is_help, words = False, ""
     try:
         try:
-            context.device = _lock_device(assignment)
-            _confine(assignment)
+            context.device = lock_device(assignment, assignment.device)
+            confine(assignment, own=assignment.device_name)
             watch = context.watch = _watch(context, assignment)
             if assignment.work.tls is not None:
                 try:
@@ -440,9 +440,12 @@ def _where(error: BaseException) -> str:
 # --- the stage ---------------------------------------------------------------
 
 
-def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
-    """Take the worker's device for as long as this process lives."""
-    device = assignment.device
+def lock_device(assignment: Assignment, device: int | None) -> device_locks.DeviceLock | None:
+    """Take a device of the worker for as long as this process lives.
+
+    Raises:
+        NotRunError: another has it.
+    """
     if device is None:
         return None
     where, claim = Path(assignment.locks), assignment.work.job
@@ -459,10 +462,13 @@ def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
     return lock
 
 
-def _confine(assignment: Assignment) -> None:
-    """Keep this process, and what it starts, to its device; before anything has looked for one."""
+def confine(assignment: Assignment, *, own: str | None) -> None:
+    """Keep this process, and what it starts, to its device; before anything has looked for one.
+
+    ``own``: its name; None: all devices of the replica are its own.
+    """
     name = assignment.device_name
-    around = confinement(assignment.device_names or ("",), own=name, environ=os.environ)
+    around = confinement(assignment.device_names or ("",), own=own, environ=os.environ)
     os.environ.update(around.variables)
     if kind_of(name) not in ("", CPU):
         with contextlib.suppress(ConfigError):  # an address that others translate is of none

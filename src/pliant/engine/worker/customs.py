@@ -34,7 +34,8 @@ class Custom:
 
 TORCHRUN = Custom(
     change="Delete init_process_group, DistributedDataParallel and DistributedSampler, and give "
-    "the plain model, optimizer and dataset to pliant.Session",
+    "the plain model, optimizer and dataset to pliant.Session, or start the script as it is with "
+    "--mode restart, in which each change of size starts it again from its own checkpoint",
     section="From torchrun",
 )
 HUGGING_FACE = Custom(

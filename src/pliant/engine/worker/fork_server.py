@@ -24,7 +24,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
 
@@ -63,8 +63,19 @@ class AgentGoneError(Exception):
 class ForkServer:
     """The loop of the fork server, over an open socket to the agent."""
 
-    def __init__(self, agent: socket.socket) -> None:
+    def __init__(
+        self,
+        agent: socket.socket,
+        run: Callable[[launch.Assignment, socket.socket], NoReturn] = bootstrap.run_worker,
+        *,
+        in_sessions: bool = False,
+    ) -> None:
+        """``run``: what a worker does; ``in_sessions``: each starts groups of processes, which are
+        known by its session.
+        """
         self._agent = agent
+        self._run = run
+        self._in_sessions = in_sessions
         self._workers: dict[int, launch.Assignment] = {}
         self._guarded: dict[str, os.stat_result] = {}
         self._child_r, self._child_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -157,7 +168,8 @@ class ForkServer:
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):  # the child does it too, whoever is first
-            os.setpgid(pid, pid)
+            if not self._in_sessions:  # who leads a group can begin no session
+                os.setpgid(pid, pid)
         self._workers[pid] = assignment
         replica, place = assignment.replica, assignment.place
         self._report(launch.WorkerStarted(replica=replica, place=place, pid=pid))
@@ -180,7 +192,10 @@ class ForkServer:
         self, assignment: launch.Assignment, fds: list[int], parent: int
     ) -> NoReturn:
         """Turn the forked child into a process of its own; never returns."""
-        os.setpgid(0, 0)
+        if self._in_sessions:
+            os.setsid()
+        else:
+            os.setpgid(0, 0)
         die_with_parent(parent, code=EXIT_FAILED)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -195,7 +210,7 @@ class ForkServer:
         os.close(stderr)
         _tie_children()
         leave_signals_in_loaders()
-        bootstrap.run_worker(assignment, socket.socket(fileno=control))
+        self._run(assignment, socket.socket(fileno=control))
 
     def _reap(self) -> None:
         """Reap every child that has ended, and report the workers among them.
@@ -299,7 +314,7 @@ def _end_group(worker: int) -> None:
     """Kill what a dead worker has started, but not who removes its shared memory now."""
     until_s = time.monotonic() + TIDY_S
     while time.monotonic() < until_s:
-        group = [pid for pid in _children() if pid != worker and _group_of(pid) == worker]
+        group = [pid for pid in _children() if pid != worker and worker in _groups_of(pid)]
         others = [pid for pid in group if not _is_tidying(pid)]
         if len(others) == len(group):
             break
@@ -324,10 +339,11 @@ def _is_tidying(pid: int) -> bool:
     return False
 
 
-def _group_of(pid: int) -> int:
+def _groups_of(pid: int) -> tuple[int, ...]:
+    """Return process group and session of a process; none if it is gone."""
     with contextlib.suppress(ProcessLookupError):
-        return os.getpgid(pid)
-    return 0
+        return os.getpgid(pid), os.getsid(pid)
+    return ()
 
 
 def _kill(pid: int) -> None:

@@ -1,0 +1,225 @@
+"""Scripts as torchrun starts them, whose processes are started again at each change of size."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.processes.launching import RunningJob, running
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+SCRIPT = Path(__file__).with_name("as_it_is.py")
+
+
+class Restarted:
+    """A job in restart mode, and what its script has written."""
+
+    def __init__(self, job: RunningJob, directory: Path) -> None:
+        self.job = job
+        self.directory = directory
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.directory / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def await_size(self, size: int, *, after: int = 0) -> list[dict[str, Any]]:
+        """Return how the newest processes were started, once there are so many of one size."""
+
+        def look() -> list[dict[str, Any]]:
+            newest = self.lines("starts")[after:][-size:]
+            ranks = {one["rank"] for one in newest if one["WORLD_SIZE"] == str(size)}
+            return newest if ranks == set(range(size)) else []
+
+        found = self.job.wait_for(look, f"{size} processes")
+        self.job.wait_for(lambda: all(map(_lives, (one["pid"] for one in found))), "they run")
+        return list(found)
+
+    def scale(self, target: int) -> None:
+        with self.job.client() as client:
+            client.post("/v1/scale", json={"target": target}).raise_for_status()
+
+    def end(self, code: int = 0) -> None:
+        (self.directory / "over").touch()
+        assert self.job.exit_code() == code, self.job.said()
+        self.job.assert_nothing_is_left()
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(one["text"] for one in self.job.records("note"))
+
+
+@contextmanager
+def restarted(tmp_path: Path, *words: str, **options: Any) -> Iterator[Restarted]:
+    with running(tmp_path, SCRIPT, tmp_path, *words, mode="restart", **options) as job:
+        yield Restarted(job, tmp_path)
+
+
+def _lives(pid: int) -> bool:
+    return psutil.pid_exists(pid)
+
+
+def test_it_grows_and_shrinks_from_its_own_checkpoint(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=3, start=1) as run:
+        run.await_size(1)
+        run.job.wait_for(lambda: (tmp_path / "kept").exists(), "it keeps its count")
+        run.scale(3)
+        three = run.await_size(3)
+        run.scale(2)
+        two = run.await_size(2)
+        run.end()
+
+    assert all(one["step"] > 0 for one in (*three, *two)), "it goes on"
+    assert {one["TORCHELASTIC_RESTART_COUNT"] for one in (*three, *two)} == {"0"}
+    starts = run.lines("starts")
+    assert len(starts) == 1 + 3 + 2, "both newcomers join at once"
+
+
+def test_each_process_is_told_what_torchrun_tells(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=2, workers=2, restarts=7) as run:
+        told = sorted(run.await_size(4), key=lambda one: int(one["rank"]))
+        run.end()
+
+    assert [one["LOCAL_RANK"] for one in told] == ["0", "1", "0", "1"]
+    assert [one["GROUP_RANK"] for one in told] == ["0", "0", "1", "1"]
+    assert [one["ROLE_RANK"] for one in told] == ["0", "1", "2", "3"]
+    alike = {
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "4",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_MAX_RESTARTS": "7",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+    for one in told:
+        assert {name: one.get(name) for name in alike} == alike
+    assert len({one["MASTER_PORT"] for one in told}) == 1
+    assert len({one["TORCHELASTIC_ERROR_FILE"] for one in told}) == 4
+
+
+def test_all_are_started_again_where_one_is_killed(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=2) as run:
+        victim = run.await_size(2)[0]
+        os.kill(victim["pid"], signal.SIGKILL)
+        again = run.await_size(2, after=2)
+        run.end()
+
+    assert {one["TORCHELASTIC_RESTART_COUNT"] for one in again} == {"1"}
+    assert victim["pid"] not in {one["pid"] for one in again}
+    assert f"rank {victim['rank']} (r" in run.notes
+    assert "was ended by SIGKILL; all processes are started again" in run.notes
+    assert not run.job.records("exited") or {
+        one["exited_kind"] for one in run.job.records("exited")
+    } == {"finished"}, "no replica was lost"
+
+
+def test_a_script_that_always_fails_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=2, restarts=1) as run:
+        run.await_size(2)
+        (tmp_path / "fail-1").touch()
+        run.await_size(2, after=2)
+        (tmp_path / "fail-0").touch()
+        assert run.job.exit_code() == 1
+        run.job.assert_nothing_is_left()
+        (ended,) = run.job.records("end_job")
+        tracebacks = [one["text"] for one in run.job.records("traceback")]
+
+    assert ended["reason"].startswith("the script has failed 2 times within 600 s; last: rank 0 (r")
+    assert ended["reason"].endswith("exited with code 1: ValueError: no such sample")
+    assert any(
+        "as_it_is.py" in text and "ValueError: no such sample" in text for text in tracebacks
+    )
+
+
+def test_who_is_done_waits_for_the_others(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=2) as run:
+        run.await_size(2)
+        (tmp_path / "end-1").touch()
+        run.job.wait_for(lambda: run.job.records("finished"), "one has finished")
+        assert run.job.process.poll() is None, "the other runs on"
+        run.end()
+
+
+def test_what_is_deaf_to_sigterm_is_killed_when_its_time_is_over(tmp_path: Path) -> None:
+    (tmp_path / "deaf-0").touch()
+    with restarted(
+        tmp_path, replicas=2, start=1, policy={"graceful_shutdown_timeout_s": 0.5}
+    ) as run:
+        run.await_size(1)
+        run.scale(2)
+        run.await_size(2)
+        (tmp_path / "deaf-0").unlink()
+        run.end()
+
+    assert "stopped from 1 to 2: rank 0 forced (SIGKILL)" in run.notes
+
+
+def test_it_is_stopped_on_request_and_by_ctrl_c(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=2) as run:
+        run.await_size(2)
+        run.job.stop()
+        run.job.assert_nothing_is_left()
+
+    assert "stopped for good: ranks 0-1 forced (SIGTERM)" in run.notes
+
+
+@pytest.mark.parametrize("who", ["agent and coordinator", "fork server", "restart worker"])
+def test_no_process_outlives_who_has_started_it(tmp_path: Path, who: str) -> None:
+    with restarted(tmp_path, replicas=2) as run:
+        pids = [one["pid"] for one in run.await_size(2)]
+        server = run.job.fork_server()
+        if who == "restart worker":
+            os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
+        else:
+            (server if who == "fork server" else psutil.Process(run.job.process.pid)).kill()
+        run_on = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        _, alive = psutil.wait_procs(run_on, timeout=10)
+        if who == "agent and coordinator":
+            assert not alive
+            return
+        run.await_size(2, after=2)
+        assert not any(one.is_running() for one in run_on)
+        run.end()
+
+
+@pytest.mark.slow
+def test_a_ddp_script_of_torchrun_goes_on_through_1_3_2_and_a_kill(tmp_path: Path) -> None:
+    script, snapshot, over = SCRIPT.with_name("train_ddp.py"), tmp_path / "ckpt", tmp_path / "over"
+    with running(tmp_path, script, snapshot, 20, over, mode="restart", replicas=3, start=1) as job:
+        run = Restarted(job, tmp_path)
+
+        def begun(size: int, times: int = 1) -> list[int]:
+            printed = "\n".join(path.read_text() for path in job.out.glob("logs/r*.log"))
+            steps = [
+                int(line.rpartition(" ")[2])
+                for line in printed.splitlines()
+                if f" of {size} begins at step " in line
+            ]
+            return steps if len(steps) >= size * times else []
+
+        job.wait_for(lambda: begun(1), "one trains")
+        job.wait_for(snapshot.exists, "it keeps checkpoints")
+        run.scale(3)
+        three = job.wait_for(lambda: begun(3), "three train")
+        (victim, *_) = [one for one in job.processes() if "-u" in one.cmdline()]
+        victim.kill()
+        again = job.wait_for(lambda: begun(3, 2), "three train again")
+        run.scale(2)
+        two = job.wait_for(lambda: begun(2), "two train")
+        run.end()
+
+    assert min(three) > 0
+    assert max(again) >= max(three)
+    assert min(two) >= max(three)
+    assert "was ended by SIGKILL; all processes are started again" in run.notes
