@@ -23,6 +23,7 @@ FEW = 6
 OTHER_LISTS = "autocast of a device computes other operations in 16 bits"
 DRAWS = "draws random numbers on the device, which has a generator of its own"
 SCRIPT = "this script does not move all that it computes with"
+SWAPS = "torch swaps tensors there, which this device needs, and forbids it beside a graph"
 
 DIFFERENT = {
     "bfloat16 autocast": OTHER_LISTS,
@@ -33,7 +34,8 @@ DIFFERENT = {
     "dropout and random activations": DRAWS,
     "datasets that return objects": SCRIPT,
     "a second model trained in the tail": SCRIPT,
-    "weight_norm, old style": "cannot be moved by swapping, which this device needs",
+    "weight_norm, old style": SWAPS,
+    "an adapter that each forward puts on a parameter and takes off": SWAPS,
     "LSTM": "this device has no fused cell",
 }
 """At most one in ten; why each does."""

@@ -4,7 +4,7 @@ Owns the words of the commands, and what a service manager would do: a command t
 job goes on is started again.  Decides nothing about what goes wrong.
 
     apart       one ``pliant coordinator``, wherever it was started last; ``pliant agent`` on each
-    together    ``pliant run --join`` on each; all hosts but the last may coordinate
+    together    ``pliant run --join`` on each; the first host coordinates
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tests.processes import hosts
 from tests.processes.elastic import SCRIPT
 
 from pliant.core.errors import EXIT_OK, EXIT_STOPPED, EXIT_TAKEN_OVER
-from pliant.run.register_location import read_sign
 
 PORT = 7000
 
@@ -71,7 +70,7 @@ class Fleet:
     """Of each host."""
 
     agents: dict[str, HostProgram] = field(default_factory=dict)
-    """By host; of ``together``, the commands that may coordinate as well."""
+    """By host; of ``together``, the one that coordinates as well."""
 
     coordinators: list[tuple[str, HostProgram]] = field(default_factory=list)
     """Of ``apart``: with the host of each; the newest is last, others may be asleep."""
@@ -136,13 +135,8 @@ class Fleet:
         if self.style is Style.APART:
             running = [one for one in self.coordinators if one[1].poll() is None]
             return running[-1] if running else None
-        with suppress(OSError):
-            address = read_sign(self.register / "coordinator.json").url.rpartition(":")[0]
-            for host in self.net.hosts:
-                program = self.agents.get(host.name)
-                if address.endswith(f"//{host.address}") and program and program.poll() is None:
-                    return host.name, program
-        return None
+        program = self.agents.get(self.names[0])
+        return (self.names[0], program) if program and program.poll() is None else None
 
     def workers(self, name: str) -> list[psutil.Process]:
         """Return the workers of a host, whose fork server has nothing else."""
@@ -182,7 +176,7 @@ class Fleet:
             words = ("agent", "--join", self._places(self.names), *each)
         else:
             each = ("--devices-per-node", self.devices, "--nnodes", f"1:{len(self.names)}")
-            words = ("run", "--join", self._places(self.names[:-1]), *each, *self._common())
+            words = ("run", "--join", self._places(self.names[:1]), *each, *self._common())
         self.agents[name] = self._run(name, *words)
 
     def coordinate(self, name: str) -> None:

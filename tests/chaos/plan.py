@@ -9,8 +9,8 @@ What no plan may hold, because no job could survive it:
     the shared disk lost        the register, the log and the checkpoints lie there
     all hosts lost before       there is nothing to go on from; hence the moment that times count
     the first checkpoint        from
-    a coordinator away for      agents give up; each fault ends within ``MOST_S``, and one whose
-    five minutes                coordinator is lost has other hosts that may coordinate
+    a coordinator away for      agents give up; each fault ends within ``MOST_S``, and the
+    five minutes                coordinator is started again
 """
 
 from __future__ import annotations

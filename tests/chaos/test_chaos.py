@@ -64,7 +64,7 @@ def test_whatever_goes_wrong_it_ends_as_a_run_that_nothing_happened_to(tmp_path:
         raise AssertionError(
             f"{error}\n\nIt repeats with: make chaos SEED={SEED} FAULTS={FAULTS}\n"
             f"What happened when is in {shared}/chaos.txt; a scenario file of it, that the core "
-            f"alone plays:\n  pliant replay {shared}/run --to-scenario chaos-{SEED}.txt"
+            f"alone plays:\n  python -m tools.log_scenario {shared}/run chaos-{SEED}.txt"
         ) from error
 
 

@@ -13,10 +13,9 @@ import pytest
 
 from pliant.cli.host_commands import _coordinator
 from pliant.cli.main import code_of
-from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
 from pliant.machine import host_look
-from pliant.run.register_location import write_sign
+from pliant.run.register_location import CoordinatorSign, write_sign
 
 Serve = Callable[[int, int], str]
 
@@ -72,7 +71,7 @@ def test_places_are_named_as_agents_name_them(
     place, nobody = serve(200, 200), "127.0.0.1:1"
     (tmp_path / "token").write_text("x" * 22)
     sign = tmp_path / "coordinator.json"
-    write_sign(sign, CoordinatorSign(url=f"http://{place}", incarnation=Incarnation(1), beat=0))
+    write_sign(sign, CoordinatorSign(url=f"http://{place}", incarnation=Incarnation(1)))
 
     def told(join: str) -> list[str]:
         code_of(["doctor", "--join", join, "--token-file", str(tmp_path / "token"), "--json"])

@@ -13,8 +13,6 @@ from tests.simulate.recorded import a_run, lines_of_log
 from tests.simulate.recorded_pool import a_pool
 
 from pliant.cli.main import code_of
-from pliant.simulate.pool_scenario import core_alone, play_pool
-from pliant.simulate.replay_player import CoreAlone, play
 
 
 @pytest.fixture
@@ -28,8 +26,8 @@ def test_each_turn_is_shown_with_what_came_of_it(
     assert code_of(["replay", str(log)]) == 0
 
     said = capsys.readouterr().out.splitlines()
-    assert "coordinator 1 begins: policy max=4 start=3; waits prepare_s=20.0" in said[0]
-    assert said[1].endswith("+0.000 s  node n1 devices=4")
+    assert "coordinator 1 begins: policy.max_replicas=4, policy.start_replicas=3, " in said[0]
+    assert "+0.000 s  node_joined(node=n1, devices=4, " in said[1]
     assert "    start r1 on n1" in said
     assert any(line.startswith("    decided on 3 replicas: grow from 0") for line in said)
     assert said[-1].endswith("the core decides the same as was recorded")
@@ -78,28 +76,6 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_2(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == f"pliant: {sentence.format(log.parent, log.parent)}\n"
-
-
-def test_a_scenario_is_written_once_and_never_over_a_file(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = log.parent / "incident.txt"
-
-    assert code_of(["replay", str(log), "--to-scenario", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "events, " in said
-    assert "played, it answers as recorded" in said
-    text = file.read_text()
-    assert play(text, CoreAlone) == text
-
-    (log.parent / "link").symlink_to(log.parent / "elsewhere")
-    for name in ("incident.txt", "link"):
-        where = log.parent / name
-        assert code_of(["replay", str(log), "--to-scenario", str(where)]) == 2
-        sentence = f"{where} is there already; name another file for the scenario"
-        assert capsys.readouterr().err == f"pliant: {sentence}\n"
-    assert file.read_text() == text
-    assert not (log.parent / "elsewhere").exists()
 
 
 @pytest.mark.processes
@@ -161,17 +137,6 @@ def test_a_difference_in_a_pool_is_exit_code_1(
     assert "NOT AS RECORDED, events.jsonl:4: grant: devices was" in capsys.readouterr().out
 
 
-def test_a_scenario_is_written_and_plays(
-    pool_log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = pool_log.parent / "incident.txt"
-
-    assert code_of(["replay", str(pool_log), "--to-scenario", str(file)]) == 0
-
-    assert capsys.readouterr().out == f"{file}: 7 events; played, it answers as recorded\n"
-    assert play_pool(file.read_text(), core_alone) == file.read_text()
-
-
 def test_a_log_that_does_not_say_how_its_pool_began_is_no_success(
     pool_log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +144,3 @@ def test_a_log_that_does_not_say_how_its_pool_began_is_no_success(
 
     assert code_of(["replay", str(pool_log)]) == 1
     assert "nothing of this log can be replayed" in capsys.readouterr().out
-
-    assert code_of(["replay", str(pool_log), "--to-scenario", str(pool_log.parent / "x.txt")]) == 2
-    assert "no scenario can be made" in capsys.readouterr().err

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,9 @@ from pliant.cli.several_hosts import (
 )
 from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
-from pliant.core.takeover import CoordinatorSign
 from pliant.machine.interfaces import place_of
 from pliant.run import host_devices
-from pliant.run.candidate import Candidate
-from pliant.run.register_location import write_sign
+from pliant.run.register_location import CoordinatorSign, write_sign
 
 WHAT = WhatToRun(words=["train.py"])
 
@@ -176,7 +173,7 @@ def test_who_is_started_again_follows_the_run_of_the_same_command(
 def test_a_coordinator_is_found_at_the_first_place_that_this_host_knows(tmp_path: Path) -> None:
     """Who is gone need not be known any more."""
     path = tmp_path / "coordinator.json"
-    write_sign(path, CoordinatorSign(url="http://127.0.0.3:7000", incarnation=1, beat=0))
+    write_sign(path, CoordinatorSign(url="http://127.0.0.3:7000", incarnation=1))
 
     assert address_of("gone.invalid:7000,127.0.0.2:7000") == "127.0.0.2"
     assert address_of(f"@{path}") == "127.0.0.3"
@@ -213,44 +210,15 @@ def test_a_grace_that_is_no_time_is_refused_where_it_was_given() -> None:
         joining(settings(grace="soon"), {})
 
 
-PLACES = "gone.invalid:7000,127.0.0.2:7341,10.254.254.254:7000"
-
-
-def test_a_host_is_the_one_of_the_places_that_has_its_address(tmp_path: Path) -> None:
+def test_the_first_of_several_places_coordinates_and_all_others_join(tmp_path: Path) -> None:
     sign = tmp_path / "coordinator.json"
-    write_sign(sign, CoordinatorSign(url="http://127.0.0.1:7000", incarnation=1, beat=0))
+    write_sign(sign, CoordinatorSign(url="http://127.0.0.1:7000", incarnation=1))
 
-    here = joining(settings(join=PLACES), {})
-    assert (here.turn, here.address, here.port) == (1, "127.0.0.2", 7341)
-    assert joining(settings(join=f"@{sign}"), {}).turn is None
+    first = joining(settings(join="127.0.0.2:7341,gone.invalid:7000"), {})
+    second = joining(settings(join="127.0.0.1:7000,127.0.0.2:7341"), {})
+    other = joining(settings(join="gone.invalid:7000,127.0.0.2:7341"), {})
 
-
-def test_several_that_may_coordinate_need_a_directory_that_all_see() -> None:
-    with pytest.raises(ConfigError, match="say with --out DIR where the run's files go"):
-        run_on_several(WHAT, settings(join=PLACES), {}, as_json=False)
-
-
-def test_the_register_lies_in_the_directory_of_the_run_unless_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    found: list[Candidate] = []
-
-    async def stand(candidate: Candidate) -> None:
-        found.append(candidate)
-
-    monkeypatch.setattr(Candidate, "run", stand)
-    given = settings(join=PLACES, out=tmp_path / "run")
-    here = joining(given, {})
-    environ = {"XDG_STATE_HOME": str(tmp_path)}
-
-    several_hosts._run_candidate(here, WHAT, given, environ, as_json=True)
-    elsewhere = {**given, "register": replace(given["register"], value="s3://bucket/gpt")}
-    several_hosts._run_candidate(here, WHAT, elsewhere, environ, as_json=True)
-
-    assert [one.config.register for one in found] == [
-        str(tmp_path / "run" / "register"),
-        "s3://bucket/gpt",
-    ]
-    assert {one.turn for one in found} == {1}
+    assert (first.host, first.address, first.port) == ("127.0.0.2", "127.0.0.2", 7341)
+    assert (second.host, second.port) == ("127.0.0.1", 7000)
+    assert (other.host, other.address, other.port) == ("", "127.0.0.2", 0)
+    assert not joining(settings(join=f"@{sign}"), {}).host

@@ -16,12 +16,11 @@ from tests.observe.story import eventful
 
 from pliant.cli import which_job
 from pliant.cli.main import code_of
-from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
 from pliant.observe.audit import Audit
 from pliant.observe.goodput import goodput_of
 from pliant.observe.status import Board
-from pliant.run.register_location import write_sign
+from pliant.run.register_location import CoordinatorSign, write_sign
 
 TOKEN = "a-token-of-22-letters-"
 PRINTED = b"step 1\n\x1b[2J[bold]gone\n 10%\r100%\nTraceback: no\nlast"
@@ -216,7 +215,7 @@ def test_of_several_places_the_one_that_answers_is_asked(
 ) -> None:
     """As agents find it: the job may have moved to another host of the list."""
     _, place, *token = there
-    sign = CoordinatorSign(url=f"http://{place}", incarnation=Incarnation(1), beat=0)
+    sign = CoordinatorSign(url=f"http://{place}", incarnation=Incarnation(1))
     write_sign(Path("coordinator.json"), sign)
 
     for join in (f"127.0.0.1:1,{place}", f"{place},127.0.0.1:1", "@coordinator.json"):

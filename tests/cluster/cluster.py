@@ -287,6 +287,41 @@ class Cluster:
             self.plane.start("apiserver")
             self.plane.wait_for_api()
 
+    @contextlib.contextmanager
+    def busy_api(self) -> Iterator[None]:
+        """Have one for a while that takes a request at a time, and is asked by eight others.
+
+        Those of ``system:masters`` it takes all the same.  Old versions are forgotten before and
+        after.
+        """
+        one_at_a_time = [f"--max-{kind}requests-inflight=1" for kind in ("", "mutating-")]
+        self.plane.stop("apiserver")
+        self.plane.forget_versions()
+        self.plane.start("apiserver", "--enable-priority-and-fairness=false", *one_at_a_time)
+        self.plane.wait_for_api()
+        ended = threading.Event()
+
+        def ask() -> None:
+            api = self.plane.api("operator")
+            while not ended.is_set():
+                with contextlib.suppress(ApiError, *AWAY):
+                    api.ask("GET", "/api/v1/pods")
+            api.close()
+
+        others = [threading.Thread(target=ask) for _ in range(8)]
+        for other in others:
+            other.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for other in others:
+                other.join()
+            self.plane.stop("apiserver")
+            self.plane.forget_versions()
+            self.plane.start("apiserver")
+            self.plane.wait_for_api()
+
     @property
     def http(self) -> httpx.Client:
         """HTTP in the cluster's network: to pods by their addresses."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster.api import AWAY, Api, ApiError, Object
+from tests.cluster.api import AWAY, Api, ApiError, Object, client_inside
 from tests.cluster.building import built
 from tests.cluster.ground import ADDRESS, Ground, child_of
 
@@ -115,11 +115,11 @@ class Plane:
 
     # --- processes ------------------------------------------------------------------------
 
-    def start(self, name: str) -> None:
-        """Start one of ``ORDER``, perhaps again; it may not answer yet."""
+    def start(self, name: str, *more: str) -> None:
+        """Start one of ``ORDER``, perhaps again, with more options; it may not answer yet."""
         assert name not in self._running, f"{name} runs"
         said = self.directory / "logs" / f"{name}.log"
-        self._running[name] = self.ground.start(*self._words[name], out=said)
+        self._running[name] = self.ground.start(*self._words[name], *more, out=said)
 
     def stop(self, name: str) -> None:
         """Kill one of them, as a machine does that loses its power."""
@@ -138,6 +138,14 @@ class Plane:
     def wait_for_api(self) -> None:
         """Return once the API server answers."""
         self._wait(lambda: self.admin.ask("GET", "/readyz") == "ok", "apiserver")
+
+    def forget_versions(self) -> None:
+        """Have etcd forget all but the newest versions: watches from older ones begin anew."""
+        with client_inside(self.ground, base_url=ETCD) as etcd:
+            found = etcd.post("/v3/kv/range", json={"key": "AA=="}).raise_for_status()
+            revision = found.json()["header"]["revision"]
+            forgotten = {"revision": revision, "physical": True}
+            etcd.post("/v3/kv/compaction", json=forgotten).raise_for_status()
 
     def _write_secrets(self) -> None:
         users = enumerate(USERS.items())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,10 +64,37 @@ def operators_killed(cluster: Cluster, job: str) -> None:
     cluster.delete("Pod", f"{job}-x1-0")
 
 
+def leading_operator_stopped(cluster: Cluster, job: str) -> None:
+    """One that decides stands still until the other has taken its place, and goes on."""
+    (lease,) = cluster.objects("Lease", "pliant-system")
+    holder = lease["spec"]["holderIdentity"]
+    (pod,) = [one for one in operators(cluster) if holder.startswith(one.name.split("/")[1])]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in processes(pod):
+            os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            cluster.delete("Pod", f"{job}-x1-0")
+            cluster.wait(
+                lambda: (
+                    cluster.objects("Lease", "pliant-system")[0]["spec"]["holderIdentity"] != holder
+                ),
+                "the other decides",
+            )
+
+
 def api_server_away(cluster: Cluster, job: str) -> None:
     with cluster.no_api():
         cluster.pod(f"{job}-x1-0").containers[0].send(signal.SIGKILL)
-        time.sleep(20)
+        time.sleep(60)
+
+
+def api_server_busy(cluster: Cluster, job: str) -> None:
+    with cluster.busy_api():
+        cluster.pod(f"{job}-x1-0").containers[0].send(signal.SIGKILL)
+        time.sleep(30)
+        said = sum(refused(cluster, pod) for pod in operators(cluster))
+    sys.stdout.write(f"{said:g} requests of the operators were refused as too many\n")
+    assert said
 
 
 # --- those that take none
@@ -88,10 +117,15 @@ LOSING = [
     spot_taint,
     cordoned,
     operators_killed,
+    leading_operator_stopped,
     api_server_away,
+    api_server_busy,
 ]
 
-KILLING = {out_of_memory, node_dies, coordinators_node_dies, api_server_away}
+KILLING = {
+    *(out_of_memory, node_dies, coordinators_node_dies),
+    *(api_server_away, api_server_busy),
+}
 """What an agent recorded last goes with it before it has sent that: the audit says so."""
 
 
@@ -190,6 +224,21 @@ def operators(cluster: Cluster) -> list[Pod]:
     """Return the pods of all operators."""
     bodies = cluster.objects("Pod", "pliant-system")
     return [cluster.pod(f"pliant-system/{body['metadata']['name']}") for body in bodies]
+
+
+def processes(pod: Pod) -> list[int]:
+    """Return its processes, as this machine counts them."""
+    found = [pid] if (pid := pod.containers[0].pid) else []
+    for pid in found:
+        found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
+
+
+def refused(cluster: Cluster, operator: Pod) -> float:
+    """Return how many requests of an operator the API server refused as too many."""
+    said = cluster.http.get(f"http://{operator.ip}:8080/metrics").raise_for_status().text
+    counts = re.findall(r'pliant_operator_api_requests_total\{.*code="429".*\} (\S+)', said)
+    return sum(map(float, counts))
 
 
 def audited(cluster: Cluster, job: str) -> dict[str, Any]:

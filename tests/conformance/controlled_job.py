@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.support.player import CoreAlone
+
 from pliant.core import commands, events
 from pliant.core.events import ExitKind
 from pliant.core.job import controller
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.costs import share
 from pliant.core.values import NodeId, Order, ReplicaId
-from pliant.simulate.replay_player import CoreAlone
 from pliant.simulate.simulated_pool import EventQueue, Timer, call_off
 
 

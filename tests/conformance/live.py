@@ -10,6 +10,8 @@ import asyncio
 import math
 from pathlib import Path
 
+from tests.support.player import Answer
+
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.loop import Answered, Incoming
 from pliant.coordinator.register import StoredRegister
@@ -19,7 +21,6 @@ from pliant.core.job.state import JobSettings, Ready
 from pliant.core.values import Incarnation
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
-from pliant.simulate.replay_player import Answer
 from pliant.wire.codec import Message
 
 

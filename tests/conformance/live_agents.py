@@ -32,6 +32,8 @@ from tests.conformance.live_node import (
     stop_time,
     until,
 )
+from tests.support.notation import line_of, parse, render_command, words_of
+from tests.support.player import Answer
 
 from pliant.coordinator.loop import Incoming
 from pliant.coordinator.nodes import JobNodes
@@ -53,8 +55,6 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import JobSettings
 from pliant.core.values import Incarnation, NodeId, ReplicaId
-from pliant.simulate.replay_notation import line_of, parse, render_command, words_of
-from pliant.simulate.replay_player import Answer
 from pliant.wire.codec import Envelope
 from pliant.wire.messages import AgentLeft, Noted, Work
 

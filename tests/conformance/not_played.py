@@ -1,7 +1,7 @@
 """Which scenario files live agents play, and what they do not say where a file has it.
 
 The tests hold these tables to what is the case: a line that is not needed any more fails, too.
-Lines are worded as ``replay_notation`` does; ``+`` is what one says and the file does not.
+Lines are worded as ``support.notation`` does; ``+`` is what one says and the file does not.
 """
 
 from __future__ import annotations

@@ -56,6 +56,24 @@ def test_offers_are_followed_at_the_boundary_and_a_killed_replica_is_replaced() 
     assert [size for _, size in one.sizes] == [8, 4, 5, 8, 7, 8]
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(min_replicas=4, max_replicas=8, replica_increment_step=4),
+        Policy(min_replicas=4, max_replicas=8, replica_discrete_values=(4, 8)),
+    ],
+)
+def test_the_first_to_be_ready_waits_where_only_some_sizes_are_allowed(policy: Policy) -> None:
+    times = ReplicaTimes(step_s=8.0, num_slots=8, num_steps=1000, loss_pause_s=0.5)
+
+    one = controlled(policy, times, [(0.0, 8), (50.0, 4), (100.0, 8)], 150.0)
+    one.kill(sorted(one.running)[0])
+    one.run(200.0)
+
+    # survivors of a loss go on with whatever is left
+    assert [size for _, size in one.sizes] == [8, 4, 8, 7, 8]
+
+
 def test_a_leaver_that_is_killed_in_a_step_holds_nobody_up() -> None:
     times = ReplicaTimes(step_s=80.0, num_slots=8, num_steps=10_000, loss_pause_s=0.5)
 

@@ -24,12 +24,12 @@ from tests.conformance.not_played import (
     NOT_SAID_BY_AGENTS,
     SHELLS_DIFFER,
 )
+from tests.support.player import CoreAlone, play
 
 from pliant.coordinator import nodes
 from pliant.core.job import controller
 from pliant.core.job.state import JobSettings
 from pliant.http.server import Server
-from pliant.simulate.replay_player import CoreAlone, play
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 

@@ -976,9 +976,17 @@ def test_a_job_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytest.M
                 generation = Generation(1)
                 world.driver.receive(Prepared(replica=ReplicaId(name), generation=generation))
             await world.until(lambda: world.agent.commands(Switch))
+            looks: list[None] = []
+            confirm = world.driver.register.confirm_if_changed
+
+            async def look() -> None:
+                await confirm()
+                looks.append(None)
+
             monkeypatch.setattr(driver_module, "LOOK_S", 0.02)
+            monkeypatch.setattr(world.driver.register, "confirm_if_changed", look)
             world.driver._look_at_s = 0.0
-            await world.until(lambda: world.driver.confirmations > 1)
+            await world.until(lambda: len(looks) > 1)
             assert await world.driver.ask(Scaled(target=1)) is not None
         finally:
             for fd in taken:

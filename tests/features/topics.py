@@ -197,7 +197,7 @@ TOPICS = (
     Topic(
         "Replays",
         "[Replay a run](../howto/replay-a-run.md) says which logs can be replayed, and from when.",
-        ("simulate/replay_", "simulate/pool_scenario", "cli/replay"),
+        ("simulate/replay_",),
     ),
     Topic(
         "The installation",

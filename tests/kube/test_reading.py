@@ -58,8 +58,11 @@ def test_how_a_pod_is_and_how_it_failed() -> None:
     ("message", "ending"),
     [
         (
-            '{"exitCode": 3, "reason": "stopped", "state": "stopped", "step": 7, "digest": "ab"}',
-            JobEnding(exit_code=3, reason="stopped", state="stopped", step=7, digest="ab"),
+            '{"exitCode": 3, "reason": "stopped", "state": "stopped", "step": 7, "digest": "ab",'
+            ' "audit": "8 steps"}',
+            JobEnding(
+                exit_code=3, reason="stopped", state="stopped", step=7, digest="ab", audit="8 steps"
+            ),
         ),
         ("", JobEnding(exit_code=1, reason="its coordinator ended without saying how")),
     ],

@@ -35,6 +35,7 @@ class World:
         self.fake = fake
         self.quota = quota
         self.useful = 100
+        self.slots = 100
         self.round_s = 0.005
         self.leaves: list[tuple[str, dict[str, Any]]] = []
         """Nodes that coordinators were told of."""
@@ -128,7 +129,7 @@ class _Coordinator(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._answer({"useful": self.world.useful, "slots": 100, "canSuspend": True})
+        self._answer({"useful": self.world.useful, "slots": self.world.slots, "canSuspend": True})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.simulate.recorded import SCENARIOS
+from tests.support.player import CoreAlone, play
 
 from pliant.core import events
 from pliant.core.commands import EndReplica
@@ -16,7 +17,6 @@ from pliant.core.membership.state import Membership, Orders
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Generation, Incarnation, NodeId, Register, ReplicaId
 from pliant.observe.core_values import event_in, value_of, written
-from pliant.simulate.replay_player import CoreAlone, play
 
 
 def again(kind: Any, value: Any) -> Any:

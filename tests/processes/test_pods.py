@@ -148,6 +148,7 @@ def test_a_coordinator_that_is_ended_leaves_the_job_to_the_next_which_has_no_fil
     assert [agent.wait(WAIT_S) for agent in agents] == [EXIT_OK, EXIT_OK], pods.said()
     told = pods.told()
     assert (told["exitCode"], told["state"], told["step"]) == (0, "finished", STEPS)
+    assert told["audit"].startswith(f"{STEPS} steps: each sample counted exactly once")
     assert status["steps_lost"] == 0
     assert [one.get("text") for one in page["records"]].count(NOT_KEPT) == 1
     assert (demand["useful"], demand["slots"], demand["canSuspend"]) == (2, 8, False)

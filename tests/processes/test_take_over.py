@@ -1,19 +1,16 @@
-"""Whoever coordinates may die, with its host: another goes on, and agents find it."""
+"""Whoever coordinates may die, with its host: one that is started elsewhere goes on."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.live import namespaces
-from tests.live.namespaces import HostProgram, Network, NetworkHost
+from tests.live.namespaces import Network, NetworkHost
 from tests.live.stage import DEADLINE_S
-from tests.processes.hosts import alone, digests_of, hosts, pliant, training_in, until
+from tests.processes.hosts import alone, digests_of, hosts, pliant, until
 
-from pliant.core.errors import EXIT_STOPPED
-from pliant.core.takeover import PATIENCE_S
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
 from pliant.observe.reading import read
@@ -60,69 +57,6 @@ def check(out: Path, digest: str, alone_at: NetworkHost) -> None:
     assert audit.exactly_once, audit.problems
 
 
-def candidates(
-    net: Network, out: Path, *script: object, only: str = "abc", **more: str
-) -> list[HostProgram]:
-    """Start the same command on all hosts, or ``only`` some; two of them may coordinate."""
-    a, b, _ = net.hosts
-    places = f"{a.address}:7000,{b.address}:7000"
-    words = ("run", "--join", places, "--nnodes", "1:3", "--devices-per-node", 1, "--out", out)
-    token = ("--token-file", out.parent / "token")
-    chosen = [host for host in net.hosts if host.name in only]
-    return [pliant(host, *words, *token, "train.py", *script, **more) for host in chosen]
-
-
-def test_another_host_coordinates_soon_where_only_the_process_is_gone(
-    net: Network, out: Path, tmp_path: Path
-) -> None:
-    """Its host refuses connections, which a cut link or a stopped process does not."""
-    a, b, _ = net.hosts
-    stop = tmp_path / "stop"
-    programs = candidates(net, out, 100_000, only="ab", STOP_AT=str(stop))
-    until(lambda: training_in(out) == {"a", "b"}, "both train", a, b)
-    trains_on(out, a, b)
-    programs[0].kill()
-    killed_s = time.monotonic()
-    until(lambda: told(out, "coordinator_started"), "another coordinates", b)
-    took_s = time.monotonic() - killed_s
-    until(lambda: training_in(out) == {"b"}, "one trains", b)
-    trains_on(out, b)
-    stop.touch()
-
-    assert programs[1].wait(DEADLINE_S) == 0, b.said()
-    assert "this host coordinates the job: nobody has listened at http://10.77.0.1:7000" in b.said()
-    assert took_s < PATIENCE_S
-    (digest,) = digests_of(out)
-    check(out, digest, b)
-
-
-@pytest.mark.soak
-def test_a_job_that_was_stopped_stays_so_though_a_candidate_missed_it(
-    net: Network, out: Path
-) -> None:
-    """It was cut off, finds nobody, and coordinates: then it learns how the job ended."""
-    a, b, _ = net.hosts
-    coordinates, cut_off = candidates(net, out, 100_000, only="ab")
-    until(lambda: training_in(out) == {"a", "b"}, "both train", a, b)
-    trains_on(out, a, b)
-    net.cut(a, b)
-    net.cut(b, a)
-    pliant(a, "stop")
-    until(lambda: told(out, "job_ended"), "it ends", a)
-    assert coordinates.wait(DEADLINE_S) == EXIT_STOPPED, a.said()
-    before = len(told(out, "commit"))
-    until(
-        lambda: cut_off.poll() is not None or len(told(out, "commit")) > before,
-        "it ends there too",
-        b,
-    )
-
-    assert len(told(out, "commit")) == before, b.said()
-    assert cut_off.wait(DEADLINE_S) == EXIT_STOPPED, b.said()
-    assert "this host coordinates the job" in b.said()
-    assert told(out, "coordinator_started")
-
-
 @pytest.mark.parametrize("how", ["list", pytest.param("file", marks=pytest.mark.soak)])
 def test_agents_find_a_coordinator_that_returns_on_another_host(
     net: Network, out: Path, tmp_path: Path, how: str
@@ -130,12 +64,13 @@ def test_agents_find_a_coordinator_that_returns_on_another_host(
     """The host of the first one is gone; the directory of the run is not."""
     a, b, c = net.hosts
     stop = tmp_path / "stop"
-    words = ("--out", out, "--min", 1, "--max", 2, "train.py", 100_000)
+    places = ("--out", out, "--register", out.parent / "register")
+    words = (*places, "--min", 1, "--max", 2, "train.py", 100_000)
     pliant(a, "coordinator", "--listen", f"{a.address}:7000", *words)
     until(lambda: (out / "coordinator.json").exists(), "it is served", a)
     list_ = f"{a.address}:7000,{c.address}:7001"
-    places = list_ if how == "list" else f"@{out}/coordinator.json"
-    join = ("agent", "--join", places, "--token-file", out / "token", "--devices", 1)
+    where = list_ if how == "list" else f"@{out}/coordinator.json"
+    join = ("agent", "--join", where, "--token-file", out / "token", "--devices", 1)
     agents = [pliant(host, *join, STOP_AT=str(stop)) for host in (b, c)]
     trains_on(out, a, b, c)
     a.die()

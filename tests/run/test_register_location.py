@@ -16,14 +16,12 @@ from tests.coordinator.test_register import FIRST, SECOND
 from pliant.checkpoint.store.objects import ObjectStorage
 from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.core.errors import ConfigError, ConflictError
-from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import Incarnation
 from pliant.run.register_location import (
+    CoordinatorSign,
     ObjectLocation,
     agents_url,
     open_location,
-    open_told_location,
-    places_now,
     places_of,
     read_sign,
     write_sign,
@@ -170,23 +168,13 @@ def test_a_write_whose_answer_was_lost_is_seen_to_have_happened(
     assert StoredRegister(store()).read() == SECOND
 
 
-def test_the_sign_and_the_name_of_the_job_lie_beside_the_register(
-    store: Open, tmp_path: Path
-) -> None:
+def test_the_name_of_the_job_lies_beside_the_register(store: Open, tmp_path: Path) -> None:
     """Whichever host coordinates, the job is the same to its checkpoints."""
-    home, other = store(), store()
-    sign = CoordinatorSign(url="http://10.0.0.1:7000", incarnation=2, beat=7)
     outs = [tmp_path / name for name in ("a", "b")]
     for out in outs:
         out.mkdir()
+        store().settle("gpt", out)
 
-    assert home.read_sign() is None
-    home.write_sign(sign)
-    assert other.read_sign() == sign
-    other.remove_sign()
-    assert home.read_sign() is None
-    home.settle("gpt", outs[0])
-    other.settle("gpt", outs[1])
     assert (outs[0] / "holder").read_text() == (outs[1] / "holder").read_text()
 
 
@@ -199,23 +187,6 @@ def test_a_shared_directory_gives_the_same_name_to_each_directory_of_the_run(
         open_location(str(shared), out).settle("gpt", out)
 
     assert (outs[0] / "holder").read_text() == (outs[1] / "holder").read_text()
-
-
-def test_the_directory_of_the_run_tells_where_the_job_is_coordinated_wherever_the_register_lies(
-    tmp_path: Path,
-) -> None:
-    """``--join @OUT/coordinator.json`` waited in vain beside a ``--register``."""
-    out, sign = tmp_path / "run", CoordinatorSign(url="http://gpu2:7000", incarnation=1, beat=3)
-    out.mkdir()
-    home = open_told_location(str(tmp_path / "register"), out)
-    home.settle("gpt", out)
-
-    home.write_sign(sign)
-
-    told = places_now(f"@{out / 'coordinator.json'}")
-    home.remove_sign()
-    assert told == ["http://gpu2:7000"]
-    assert not list(tmp_path.glob("*/coordinator.json"))
 
 
 def test_a_store_that_takes_every_write_is_refused(
@@ -270,7 +241,7 @@ def test_another_kind_of_store_is_refused(tmp_path: Path) -> None:
 
 
 def sign(url: str) -> CoordinatorSign:
-    return CoordinatorSign(url=url, incarnation=1, beat=0)
+    return CoordinatorSign(url=url, incarnation=1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from tests.support.player import Answer, CoreAlone, MakeDriver, play
+
 from pliant.coordinator.journal import InputLog
 from pliant.core.errors import ConflictError
 from pliant.core.events import Event
@@ -13,7 +15,6 @@ from pliant.core.values import Register
 from pliant.observe.log import EventLog
 from pliant.simulate.replay import replayed
 from pliant.simulate.replay_log import entries, log_at
-from pliant.simulate.replay_player import Answer, CoreAlone, MakeDriver, play
 from pliant.simulate.replay_telling import Account
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))

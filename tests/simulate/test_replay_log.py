@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from tests.simulate.recorded import SCENARIOS, Recorder, a_run, lines_of_log
+from tests.support.player import play
 
 from pliant.core.job.state import JobSettings
 from pliant.simulate.replay import Break, Turn, replayed
 from pliant.simulate.replay_log import Gap, Told, entries
-from pliant.simulate.replay_player import play
 
 LONG = "a_joiner_is_drained"
 

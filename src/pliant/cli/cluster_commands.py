@@ -17,7 +17,7 @@ import yaml
 from rich.text import Text
 
 from pliant.cli.arguments import Json
-from pliant.cli.cluster_jobs import CLUSTER_JOB, api_of, asked, refusal, shown
+from pliant.cli.cluster_jobs import CLUSTER_JOB, api_of, asked, refusal
 from pliant.cli.help import argument, option
 from pliant.cli.screens import duration
 from pliant.cli.terminal import draw, plain_table, print_json, say
@@ -230,9 +230,10 @@ def _described(job: Mapping[str, Any]) -> Iterable[str]:
         value = spec.get("replicas") if field == "wish" else status.get(field)
         if value not in (None, ""):
             yield f"  {words}: {printable(str(value))}"
-    if outcome := status.get("outcome"):
-        named = ", ".join(f"{name} {shown(value)}" for name, value in outcome.items() if value)
-        yield f"  outcome: {printable(named)}"
+    ending = ((status.get("memory") or {}).get("outcome") or {}).get("ending") or {}
+    for name in ("digest", "audit"):
+        if ending.get(name):
+            yield f"  {name}: {printable(str(ending[name]))}"
 
 
 def _ago(stamp: str | None) -> str:

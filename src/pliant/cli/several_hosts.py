@@ -2,18 +2,16 @@
 
 Owns who of them coordinates (the one that has the address, and binds it first), what such a host is
 made of, how many replicas numbers of hosts stand for, and where the replicas of a host are reached.
-Knows nothing of how a coordinator or an agent runs (``run.separate``), nor of when one of several
-hosts is to coordinate (``core.takeover``, ``run.candidate``).
+Knows nothing of how a coordinator or an agent runs (``run.separate``).
 
     HOST is an address of this host, and PORT is free --> coordinator, and an agent beside it
     else                                              --> an agent, which looks for the coordinator
-    one of several places is an address of this host  --> an agent, and a coordinator when that is
-                                                          this host's turn (``run.candidate``)
+
+Of several places the first is meant; the others are where a coordinator may be started later.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import socket
@@ -30,7 +28,7 @@ from pliant.agent.output import nobody_listens
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.job_settings import hosts_of, job_name, tls_of
 from pliant.cli.settings import Resolved, Settings, with_values
-from pliant.cli.terminal import PlainConsole, complain, patient_output, say_aside
+from pliant.cli.terminal import complain, patient_output, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.errors import (
     EXIT_FAILED,
@@ -84,17 +82,14 @@ class Joining:
     place: str
     """Of the coordinator, or the places, as they were given."""
 
-    turn: int | None
-    """Which of the places is this host's, from 0; None: none of them."""
-
     host: str
-    """By which others reach that place of this host; empty: it has none."""
+    """By which others reach this host if it is to coordinate; empty: it is not."""
 
     address: str
-    """This host's if it may coordinate, else the coordinator's, as this host finds it."""
+    """This host's if it is to coordinate, else the coordinator's, as this host finds it."""
 
     port: int
-    """Of this host's place; 0: it has none."""
+    """Of the place where this host is to coordinate; 0: it is not to."""
 
     token_file: Path
     agent: AgentConfig
@@ -121,15 +116,13 @@ def run_on_several(
     hosts = here.agent.asked_hosts
     each = replicas_on(here.agent.devices, here.agent.asked_workers, hosts)
     fixed |= bounds_of(settings, each, hosts)
-    if here.turn is None:
+    if not here.host:
         return take_part(here, what, environ)
     if settings["nnodes"].value is not None:
         low, high = (fixed[name].value for name in BOUNDS)
         many = f"{counted(each, 'replica')} on {'each' if hosts == 1 else f'every {hosts}'}"
         total = low if low == high else f"{low} to {high}"
         say_aside(f"{settings['nnodes'].value} hosts, {many}: {total} in all")
-    if len(listed(here.place)) > 1:
-        return _run_candidate(here, what, fixed, environ, as_json=as_json)
     try:
         sock = open_socket(here.address, here.port)
     except PortInUseError:  # whoever it is coordinates
@@ -143,37 +136,6 @@ def run_on_several(
         planned = replace(planned, sock=sock, agent=here.agent_of(what, environ))
         planned = start.working_in(planned, what.directory)
         return start.attached(planned, as_json=as_json)
-
-
-def _run_candidate(
-    here: Joining, what: WhatToRun, settings: Settings, environ: Mapping[str, str], *, as_json: bool
-) -> int:
-    """Take part, and coordinate whenever that is this host's turn; return the exit code."""
-    from pliant.cli import start
-    from pliant.run.candidate import Candidate
-
-    if (out := settings["out"].value) is None:
-        raise ConfigError(
-            f"--join {here.place} names several hosts that may coordinate: say with --out DIR "
-            "where the run's files go, a directory that all of them see"
-        )
-    register = settings["register"].value or str(out / run_files.SHARED_REGISTER)
-    is_there = run_files.holds_run(out)
-    settings = with_values(settings, resume=is_there, port=here.port, register=register)
-    planned = start.planned(
-        what.words, settings, environ, is_apart=True, address=here.address, host=here.host
-    )
-    planned = start.working_in(planned, what.directory)
-    candidate = Candidate(
-        config=start.with_weights(planned),
-        agent=here.agent_of(what, environ),
-        join=here.place,
-        turn=here.turn or 0,
-        token_file=here.token_file,
-        observed=lambda: start.view_of(planned, PlainConsole(), as_json=as_json),
-        say=say_aside,
-    )
-    return exit_code_of(lambda: asyncio.run(candidate.run()), is_job=True)
 
 
 def planned_coordinator(
@@ -287,11 +249,10 @@ def joining(settings: Settings, environ: Mapping[str, str]) -> Joining:
         )
     devices, here = settings["devices_per_node"], HostDevices.of(environ, settings["kind"].value)
     own = _own_place(join)
-    turn, address, port = own or (None, address_of(join), 0)
+    host, address, port = own or ("", address_of(join), 0)
     return Joining(
         place=join,
-        turn=turn,
-        host="" if turn is None else split_place(listed(join)[turn], "--join")[0],
+        host=host,
         address=address,
         port=port,
         token_file=token_file.absolute(),
@@ -311,22 +272,18 @@ def joining(settings: Settings, environ: Mapping[str, str]) -> Joining:
     )
 
 
-def _own_place(join: str) -> tuple[int, str, int] | None:
-    """Return which of the places is this host's, with address and port; None: none.
+def _own_place(join: str) -> tuple[str, str, int] | None:
+    """Return the first place as it is called, with address and port; None: it is not this host's.
 
     Raises:
-        ConfigError: one is no place, or none of them is known here.
+        ConfigError: one of them is no place.
     """
     if join.startswith(FILE_MARK):
         return None
-    places = [split_place(place, "--join") for place in listed(join)]
-    for turn, (host, port) in enumerate(places):
-        try:
-            address = resolved(host, "--join")
-        except ConfigError:
-            continue
-        if is_own(address):
-            return turn, address_named(host, "--join"), port
+    (host, port), *_ = [split_place(place, "--join") for place in listed(join)]
+    with contextlib.suppress(ConfigError):
+        if is_own(resolved(host, "--join")):
+            return host, address_named(host, "--join"), port
     return None
 
 

@@ -267,7 +267,7 @@ def _is_start(record: Record) -> bool:
     )
 
 
-def with_weights(start: Start) -> JobConfig:
+def _with_weights(start: Start) -> JobConfig:
     """Return the job with the weights that it begins with."""
     if start.init is None:
         return start.config
@@ -279,21 +279,15 @@ def with_weights(start: Start) -> JobConfig:
     return replace(start.config, init=init)
 
 
-def view_of(start: Start, console: PlainConsole, *, as_json: bool) -> ShownView:
-    """Return what shows a job, as far as it has come."""
-    view: ShownView = (JsonView if as_json else view_for)(console, show=start.show)
-    view.go_on(read_history(run_files.event_log(start.config.out)).board)
-    return view
-
-
 @patient_output()
 def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
-    config, out = with_weights(start), start.config.out
+    config, out = _with_weights(start), start.config.out
     console = PlainConsole()
     if (news := _on_these_devices(start)) is not None and not as_json:
         console.print(news, soft_wrap=True)
-    view = view_of(start, console, as_json=as_json)
+    view: ShownView = (JsonView if as_json else view_for)(console, show=start.show)
+    view.go_on(read_history(run_files.event_log(out)).board)
     code = EXIT_FAILED
     try:
         with view:

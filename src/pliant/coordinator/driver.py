@@ -94,9 +94,6 @@ class JobDriver:
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
 
-        self.confirmations = 0
-        """Looks into the register that have shown that this coordinator still counts."""
-
         self.nodes = JobNodes(settings.node_s, settings.silent_s, are_joint=hosts_per_replica > 1)
         self.log = log
         self.core = CoreHolder(settings, self.refuse)
@@ -287,7 +284,6 @@ class JobDriver:
             was_reached = self.register.trouble is None
             try:
                 await self.register.confirm_if_changed()
-                self.confirmations += 1
             except OSError as error:  # it was not seen; whatever needs it asks again
                 if was_reached:
                     _log.warning("the register could not be read: %s", error)

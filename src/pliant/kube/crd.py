@@ -160,6 +160,7 @@ COLUMNS = (
     ("Max", "integer", ".spec.elasticPolicy.maxReplicas", 1),
     ("Step", "integer", ".status.memory.outcome.ending.step", 1),
     ("Digest", "string", ".status.memory.outcome.ending.digest", 1),
+    ("Audit", "string", ".status.memory.outcome.ending.audit", 1),
     ("Reason", "string", ".status.reason", 1),
 )
 """Of ``kubectl get``; those of 1 with ``-o wide``."""

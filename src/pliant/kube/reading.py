@@ -426,6 +426,7 @@ def _ending(status: Object) -> JobEnding | None:
                 state=str(said.get("state") or ""),
                 step=None if said.get("step") is None else int(said["step"]),
                 digest=str(said.get("digest") or ""),
+                audit=str(said.get("audit") or ""),
             )
         except (ValueError, TypeError, KeyError):
             return JobEnding(exit_code=1, reason="its coordinator ended without saying how")

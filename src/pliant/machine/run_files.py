@@ -26,9 +26,6 @@ STATE = "state.json"
 REGISTER = "register.json"
 """What a coordinator must not forget."""
 
-SHARED_REGISTER = "register"
-"""Directory: the same, where several hosts may coordinate."""
-
 COORDINATOR = "coordinator.json"
 """Where a job on several hosts is coordinated; agents with ``--join @FILE`` read it."""
 

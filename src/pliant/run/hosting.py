@@ -35,7 +35,6 @@ from pliant.core.errors import (
     PliantError,
 )
 from pliant.core.events import StopRequested
-from pliant.core.takeover import CoordinatorSign
 from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
@@ -49,7 +48,12 @@ from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import why_gone
 from pliant.observe.status import SIGNAL_CAME, TERMINAL_CLOSED, Board
 from pliant.run.job_config import JobConfig
-from pliant.run.register_location import RegisterLocation, open_told_location
+from pliant.run.register_location import (
+    CoordinatorSign,
+    RegisterLocation,
+    open_location,
+    write_sign,
+)
 from pliant.run.run_directory import WatchedDirectory, holder_of, watched
 
 BEGIN_S = 5.0
@@ -59,9 +63,8 @@ seconds."""
 HANG_UP_S = 15.0
 """How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
 
-SIGN_S = 0.5
-"""Between two looks whether the register was seen again, in seconds; less than what a clock takes
-for the sleep of this process."""
+SIGN_S = 5.0
+"""After which a coordinator writes again where it is, if it could not, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,10 +106,6 @@ class Host:
 
     asked: list[str] = field(default_factory=list)
     """What told this process to stop, oldest first."""
-
-    unseen_s: float = 0.0
-    """How long it has not seen that the register is its own, of the time in which this process ran,
-    in seconds."""
 
     async def until_the_end(self, *others: Coroutine[Any, Any, None]) -> EndJob:
         """Wait for what ends the job first: the core, the failure of another, or Ctrl-C twice.
@@ -195,7 +194,7 @@ async def hosted(
 
     tls = None if config.tls is None or not config.host else ServedTls(config.tls, config.host)
     if location is None:
-        location = await aside(open_told_location, config.register, config.out, config.environ)
+        location = await aside(open_location, config.register, config.out, config.environ)
     await aside(location.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock, tls), RuntimeFiles.of("job", config.name, config.state.jobs)
@@ -256,12 +255,12 @@ async def hosted(
                 if not is_apart:
                     yield host
                     return
-                async with _signed(host, location):
+                async with _signed(host, config.out / run_files.COORDINATOR):
                     yield host
                     await driver.nodes.hung_up(HANG_UP_S)
     if driver.register.has_outcome:
         (config.out / run_files.TOKEN).unlink(missing_ok=True)
-    await aside(location.remove_sign)
+    (config.out / run_files.COORDINATOR).unlink(missing_ok=True)
 
 
 def _inside(config: JobConfig) -> list[socket.socket]:
@@ -274,38 +273,23 @@ def _inside(config: JobConfig) -> list[socket.socket]:
 
 
 @contextlib.asynccontextmanager
-async def _signed(host: Host, location: RegisterLocation) -> AsyncIterator[None]:
-    """Say meanwhile where the job is coordinated; a sign of life for each look at the register."""
-    driver, clock = host.driver, Clock()
-    beats: asyncio.Queue[int] = asyncio.Queue()
-    beats.put_nowait(0)
+async def _signed(host: Host, file: Path) -> AsyncIterator[None]:
+    """Say meanwhile in this file where the job is coordinated."""
+    sign = CoordinatorSign(url=host.url, incarnation=host.driver.incarnation)
 
-    def write(beat: int) -> None:
-        sign = CoordinatorSign(url=host.url, incarnation=driver.incarnation, beat=beat)
-        try:
-            location.write_sign(sign)
-        except OSError as error:
-            _log.warning("where the job is coordinated could not be written: %s", error)
-
-    async def watch_register() -> None:
-        seen, seen_s = 0, clock.now_s()
+    async def write() -> None:
         while True:
-            await asyncio.sleep(SIGN_S)
-            now_s = clock.now_s()
-            if driver.confirmations > seen:
-                seen, seen_s = driver.confirmations, now_s
-                beats.put_nowait(seen)
-            host.unseen_s = now_s - seen_s
+            try:
+                return await aside(write_sign, file, sign)
+            except OSError as error:
+                _log.warning("where the job is coordinated could not be written: %s", error)
+                await asyncio.sleep(SIGN_S)
 
-    async def write_signs() -> None:
-        while True:
-            await aside(write, await beats.get())
-
-    tasks = [asyncio.create_task(each()) for each in (watch_register, write_signs)]
+    writing = asyncio.create_task(write())
     try:
         yield
     finally:
-        await cancelled(*tasks)
+        await cancelled(writing)
 
 
 async def _begun(begin: Coroutine[Any, Any, None], stopped: asyncio.Event, out: Path) -> None:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from pydantic import TypeAdapter
 
 from pliant.coordinator.register import StoredRegister
-from pliant.core.errors import EXIT_STOPPED
+from pliant.core.errors import EXIT_STOPPED, ConfigError
+from pliant.core.text import counted
 from pliant.machine import run_files
+from pliant.observe.audit import audit_run
 from pliant.observe.ledgers import ledgers_in
 from pliant.observe.status import ENDED_AS, Board
 from pliant.run.job_config import JobConfig
@@ -30,8 +32,8 @@ from pliant.run.register_location import ConfigMapLocation, RegisterLocation
 TERMINATION_LOG = "/dev/termination-log"
 """Where a kubelet looks for the last words of a container."""
 
-MOST_LETTERS = 2000
-"""Of a reason: a kubelet takes 4,096 bytes."""
+MOST_LETTERS = 1500
+"""Of a reason, and of an audit: a kubelet takes 4,096 bytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,9 @@ class Ending:
     digest: str | None = None
     """Of what the last step came to; None: the ledger that has it is not here."""
 
+    audit: str | None = None
+    """Whether each sample counted exactly once, or the first thing wrong; None: nobody looked."""
+
     def line(self) -> bytes:
         """Return it as JSON."""
         said = {
@@ -55,6 +60,7 @@ class Ending:
             "state": self.state,
             "step": self.step,
             "digest": self.digest,
+            "audit": None if self.audit is None else self.audit[:MOST_LETTERS],
         }
         return json.dumps(said).encode()
 
@@ -106,11 +112,16 @@ class PodEnd:
             step=board.committed,
             digest=_digest_of(self.out, board.committed - 1),
         )
+        self._keep(ending)  # an audit takes its time
+        ending = replace(ending, audit=_audit_of(self.out))
+        self._keep(ending)
+        self.tell(ending)
+
+    def _keep(self, ending: Ending) -> None:
         try:
             self.location.place.write_outcome(ending.line())
         except OSError as error:  # the register has what counts
             _log.warning("how the job ended could not be kept: %s", error)
-        self.tell(ending)
 
     def tell(self, ending: Ending) -> None:
         """Write the line where a kubelet looks."""
@@ -126,6 +137,18 @@ def _digest_of(out: Path, step: int) -> str | None:
     found = [one for one in commits if one.get("step") == step]
     newest = max(found, key=lambda one: one.get("lineage") or 0, default={})
     return str(newest["digest"]) if newest.get("digest") else None
+
+
+def _audit_of(out: Path) -> str | None:
+    """Return what an audit of the files here comes to, in a sentence."""
+    try:
+        found = audit_run(out)
+    except (ConfigError, OSError) as error:
+        return f"not possible: {error}"
+    if found.exactly_once:
+        return f"{found.committed_steps} steps: each sample counted exactly once"
+    wrong = [*found.problems, *found.uncovered]
+    return f"{wrong[0]} (of {counted(len(wrong), 'finding')}; see pliant audit)"
 
 
 def _parsed(line: bytes | None) -> Ending | None:

@@ -1,7 +1,7 @@
-"""Where a job's register lies, and what else every coordinator of the job must find: the register,
-the sign of the one that serves, and who the job is to its checkpoints.
+"""Where a job's register lies, with who the job is to its checkpoints; where its coordinator is.
 
-Owns how a place is opened that people name.  Decides nothing.
+Owns how a place is opened that people name, and the sign of a coordinator, by which agents find it:
+``coordinator.json`` in the directory of the run.  Decides nothing.
 
     (nothing named)   the directory of the run: one file below a lock
     DIR               a directory that the hosts share: a file for each write
@@ -17,7 +17,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,7 +28,6 @@ from pliant.checkpoint.failures import MissingError, StorageError, Trouble
 from pliant.checkpoint.store.base import StorageOptions
 from pliant.coordinator.register_places import LinkedFiles, LockedFile, RegisterPlace
 from pliant.core.errors import ConfigError
-from pliant.core.takeover import CoordinatorSign
 from pliant.machine import run_files
 from pliant.machine.files import PRIVATE, make_private_directory, read_own, replace_file
 from pliant.run.job_config import CONFIG_MAP, is_config_map
@@ -41,30 +40,20 @@ REFUSALS = (Trouble.MISSING, Trouble.PERMISSION, Trouble.READ_ONLY)
 """Of an object store, which do not pass by themselves: no such bucket, no credentials."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSign:
+    """What a coordinator writes for agents that look for it."""
+
+    url: str
+    """Where its agents find it."""
+
+    incarnation: int
+
+
 class RegisterLocation(ABC):
     """A place of a job's register; every method may block, and raises OSError."""
 
     register: RegisterPlace
-    also: Path | None = None
-    """Another file for the sign, in the directory of the run: agents that were given that file
-    (``--join @FILE``) find it wherever the register is.  What lies beside the register alone says
-    who coordinates."""
-
-    @abstractmethod
-    def read_sign(self) -> CoordinatorSign | None:
-        """Return what the coordinator has written that served last; None: none has."""
-
-    def write_sign(self, sign: CoordinatorSign) -> None:
-        """Say where the job is coordinated, and that it is."""
-        self._write_sign(sign)
-        if self.also is not None:
-            write_sign(self.also, sign)
-
-    def remove_sign(self) -> None:
-        """Take that back: the job has ended."""
-        self._remove_sign()
-        if self.also is not None:
-            self.also.unlink(missing_ok=True)
 
     def may_have_changed(self) -> bool:
         """Whether somebody may have written since this one has read or written; raises OSError if
@@ -83,35 +72,15 @@ class RegisterLocation(ABC):
             ConfigError: this is the place of another job, or cannot be written.
         """
 
-    @abstractmethod
-    def _write_sign(self, sign: CoordinatorSign) -> None: ...
-
-    @abstractmethod
-    def _remove_sign(self) -> None: ...
-
 
 class DirectoryLocation(RegisterLocation):
     """A directory; ``is_shared``: by hosts that may all coordinate."""
 
     def __init__(self, directory: Path, *, is_shared: bool) -> None:
         self._directory = directory
-        self._sign = directory / run_files.COORDINATOR
         self.register: RegisterPlace = (
             LinkedFiles(directory) if is_shared else LockedFile(directory / run_files.REGISTER)
         )
-
-    def read_sign(self) -> CoordinatorSign | None:
-        """Return what the file says."""
-        try:
-            return read_sign(self._sign)
-        except FileNotFoundError:
-            return None
-
-    def _write_sign(self, sign: CoordinatorSign) -> None:
-        write_sign(self._sign, sign)
-
-    def _remove_sign(self) -> None:
-        self._sign.unlink(missing_ok=True)
 
     def settle(self, job: str, out: Path) -> None:
         """Take the name from here, if this is not the directory of the run."""
@@ -128,7 +97,7 @@ class DirectoryLocation(RegisterLocation):
 
 
 class ConfigMapLocation(RegisterLocation):
-    """A ConfigMap; a Service says where the job is coordinated, so there is no sign beside it."""
+    """A ConfigMap."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         from pliant.kube.client import SyncApi  # httpx takes 0.1 s to import
@@ -148,19 +117,11 @@ class ConfigMapLocation(RegisterLocation):
         """End the watch."""
         self.place.close()
 
-    def read_sign(self) -> CoordinatorSign | None:
-        """Return none."""
-        return None
-
     def settle(self, job: str, out: Path) -> None:
         """Take the name from the object: directories come and go with pods."""
         replace_file(
             out / run_files.HOLDER, f"{job}-{self.place.uid()[:8]}\n".encode(), mode=PRIVATE
         )
-
-    def _write_sign(self, sign: CoordinatorSign) -> None: ...
-
-    def _remove_sign(self) -> None: ...
 
 
 class ObjectLocation(RegisterLocation):
@@ -217,21 +178,6 @@ class ObjectLocation(RegisterLocation):
         except StorageError as error:
             raise _os_error(error) from error
 
-    def read_sign(self) -> CoordinatorSign | None:
-        """Return what the object of the sign says."""
-        data = self._read(run_files.COORDINATOR)
-        return None if data is None else sign_of(data, self._storage.place(run_files.COORDINATOR))
-
-    def _write_sign(self, sign: CoordinatorSign) -> None:
-        try:
-            self._storage.write(run_files.COORDINATOR, bytes_of(sign))
-        except StorageError as error:
-            raise _os_error(error) from error
-
-    def _remove_sign(self) -> None:
-        with suppress(StorageError):
-            self._storage.remove(run_files.COORDINATOR)
-
     def settle(self, job: str, out: Path) -> None:
         """Take the name that was put here first."""
         found = self._read(run_files.HOLDER)
@@ -251,15 +197,6 @@ class ObjectLocation(RegisterLocation):
             return None
         except StorageError as error:
             raise _os_error(error) from error
-
-
-def open_told_location(
-    named: str | None, out: Path, environ: Mapping[str, str] | None = None
-) -> RegisterLocation:
-    """Return the same, for a coordinator of which the directory of the run tells where it is."""
-    location = open_location(named, out, environ)
-    location.also = None if named is None else out / run_files.COORDINATOR
-    return location
 
 
 def open_location(
@@ -374,26 +311,12 @@ def read_sign(path: Path) -> CoordinatorSign:
     Raises:
         OSError: there is none, or it cannot be read.
     """
-    return sign_of(read_own(path), str(path))
-
-
-def sign_of(data: bytes, where: str) -> CoordinatorSign:
-    """Return what the bytes of a sign say.
-
-    Raises:
-        OSError: nothing that a coordinator has written.
-    """
     try:
-        return _SIGN.validate_json(data)
+        return _SIGN.validate_json(read_own(path))
     except ValidationError:
-        raise OSError(errno.EINVAL, "no coordinator has written that", where) from None
-
-
-def bytes_of(sign: CoordinatorSign) -> bytes:
-    """Return the bytes of a sign."""
-    return json.dumps(asdict(sign)).encode()
+        raise OSError(errno.EINVAL, "no coordinator has written that", str(path)) from None
 
 
 def write_sign(path: Path, sign: CoordinatorSign) -> None:
     """Write a sign, whole or not at all."""
-    replace_file(path, bytes_of(sign), mode=PRIVATE, is_contended=True)
+    replace_file(path, json.dumps(asdict(sign)).encode(), mode=PRIVATE, is_contended=True)

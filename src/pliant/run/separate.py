@@ -1,7 +1,7 @@
 """A job in several processes: one coordinator, and an agent on each node.
 
 Owns the life of each of the two processes.  A coordinator may die at any moment and be started
-again with the same words, or at another place that its agents know of (``coordinator_places``);
+again with the same words, or at another place that its agents know of (``register_location``);
 training goes on meanwhile.  Who of two coordinators counts is for the register to say.  Decides
 nothing about the job.
 
@@ -35,7 +35,7 @@ from pliant.observe.reading import only
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.pod_end import PodEnd
-from pliant.run.register_location import always_at, open_told_location, places_of
+from pliant.run.register_location import always_at, open_location, places_of
 from pliant.run.run_directory import lasting_token, locked, read_token
 
 
@@ -97,7 +97,7 @@ async def _coordinate(
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = follows_another(config)
-        opened = await aside(open_told_location, config.register, config.out, config.environ)
+        opened = await aside(open_location, config.register, config.out, config.environ)
         with closing(opened) as location:
             ending = await aside(PodEnd.of, config, location)
             if ending is not None and ending.found is not None:

@@ -6,17 +6,17 @@ nor of how a replay comes about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
 
+from pliant.core.job.state import JobSettings
 from pliant.core.text import counted, in_one_line
 from pliant.observe.log import Record, fields_of, kind_of
 from pliant.observe.pool_history import Teller, sentence
 from pliant.observe.status_facts import clock
 from pliant.simulate.replay import Break, Step, Turn, summary
-from pliant.simulate.replay_notation import line_of, render, settings_lines
 
 MOST_TOLD = 160
 """Characters of what a core was told: a spare describes its whole model."""
@@ -157,30 +157,41 @@ def _told(turn: Turn) -> str:
         words = str(turn.record.get("kind")).replace("_", " ")
         return _moved(turn.record) or f"{turn.record.get('name') or ''} {words}".strip()
     if turn.event is None:
-        settings = "; ".join(settings_lines(turn.settings)) or "all settings at their defaults"
-        return f"coordinator {turn.place.incarnation} begins: {settings}"
-    line = line_of(turn.event)
+        settings = ", ".join(_unusual(turn.settings, JobSettings()))
+        who = f"coordinator {turn.place.incarnation}"
+        return f"{who} begins: {settings or 'all settings at their defaults'}"
+    line = summary({"kind": kind_of(turn.event), **fields_of(turn.event)})
     return line if len(line) <= MOST_TOLD else f"{line[:MOST_TOLD]}..."
+
+
+def _unusual(value: Any, usual: Any, where: str = "") -> Iterator[str]:
+    """Yield the settings that have not their default, as ``policy.max_replicas=4``."""
+    for one in fields(value):
+        mine, default, name = getattr(value, one.name), getattr(usual, one.name), where + one.name
+        if is_dataclass(mine) and is_dataclass(default):
+            yield from _unusual(mine, default, f"{name}.")
+        elif mine != default:
+            yield f"{name}={mine}"
 
 
 def _answers(turn: Turn) -> Iterable[str]:
     """Tell what was decided, why, and what was ordered; as recorded where it is not known."""
     if turn.answers is None:
         return [f"recorded: {_answer(one, turn)}" for one in turn.recorded]
-    if turn.ready is None:
-        return [_answer(one, turn) for one in turn.answers]
-    decision = turn.ready.decision
     told = []
-    if decision is not None:
+    if turn.ready is not None and (decision := turn.ready.decision) is not None:
         size = counted(decision.target_replicas, "replica")
         told.append(f"decided on {size}: {decision.reason}")
         told.append(f"what would change it: {decision.would_change}")
-    lines = [one for one in render(turn.ready) if not one.startswith(("again", "wait until"))]
-    told += [note for note in turn.ready.notes if note not in lines]
-    return [in_one_line(line) for line in (*told, *lines)]
+    if turn.declined is not None:
+        told.append(f"declined: {turn.declined}")
+    answers = [one for one in turn.answers if one["kind"] != "decision"]
+    return [in_one_line(line) for line in (*told, *(_answer(one, turn) for one in answers))]
 
 
 def _answer(answer: Record, turn: Turn) -> str:
+    if answer["kind"] == "note":
+        return in_one_line(str(answer.get("text")))
     return in_one_line((turn.is_of_pool and _moved(answer)) or summary(answer))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support.notation import parse
 
 from pliant.core.events import NodeJoined, PolicySet, Prepared, Registered, Scaled, Spare
 from pliant.core.job import controller
@@ -15,7 +16,6 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.table import Table
 from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
-from pliant.simulate.replay_notation import parse
 
 GIVEN = JobSettings(policy=Policy(max_replicas=4))
 SET = Policy(max_replicas=2, scaling_timeout_s=5)

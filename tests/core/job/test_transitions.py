@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.core.tables import entries, recorded
+from tests.support.player import CoreAlone, play
 
 from pliant.core.errors import TransitionError
 from pliant.core.events import (
@@ -49,7 +50,6 @@ from pliant.core.values import (
     Restore,
     Seat,
 )
-from pliant.simulate.replay_player import CoreAlone, play
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))

@@ -16,6 +16,7 @@ import pytest
 from tests.core.explorer.cases import Case, run
 from tests.core.explorer.world import Faults
 from tests.core.tables import entries, recorded
+from tests.support.player import CoreAlone, play
 
 from pliant.core.errors import TransitionError
 from pliant.core.events import (
@@ -43,7 +44,6 @@ from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
 from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
-from pliant.simulate.replay_player import CoreAlone, play
 
 A, B, C = (ReplicaId(name) for name in "abc")
 ONE = Incarnation(1)

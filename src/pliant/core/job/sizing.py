@@ -322,7 +322,7 @@ def plan(tx: Transaction) -> None:
     if not leaving and _more_are_near(tx):
         return
     able = changes.joinable(job.membership, ready, is_hurried=False)
-    ready = able[: _room(tx, leaving)]  # else one that is ahead keeps others out for ever
+    ready = able[: _to_a_size(tx, leaving, min(len(able), _room(tx, leaving)))]
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
     replicas.accept_membership(
         tx, changes.plan(job.membership, tx.moment, join=ready, leave=leaving, leave_by_s=by_s)
@@ -415,6 +415,15 @@ def _room(tx: Transaction, leaving: list[ReplicaId]) -> int:
         target = job.sizing.decision.target_replicas
         return max(0, min(job.start.reference.num_slots - staying, target - len(trainers(job))))
     return max(0, job.start.reference.num_slots - staying)
+
+
+def _to_a_size(tx: Transaction, leaving: list[ReplicaId], count: int) -> int:
+    """Return how many of so many may join, where only some sizes are allowed: the others wait for
+    who is on the way.  Survivors that have none of the sizes take whoever comes."""
+    policy, staying = tx.settings.policy, len(members(tx.job.membership)) - len(leaving)
+    if not policy.has_gaps or policy.fitted(staying) is None:
+        return count
+    return (policy.largest(staying + count) or staying) - staying
 
 
 def _leaving(tx: Transaction, ready: list[ReplicaId]) -> list[ReplicaId]:

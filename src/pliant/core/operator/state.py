@@ -254,6 +254,7 @@ class JobEnding:
     state: str = ""
     step: int | None = None
     digest: str = ""
+    audit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

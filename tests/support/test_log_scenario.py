@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from tests.simulate.recorded import SCENARIOS, a_run, lines_of_log, record
+from tests.simulate.recorded_pool import a_pool
+from tests.support.log_scenario import Scenario, scenario_of
+from tests.support.player import CoreAlone, play
+from tests.support.pool_scenario import core_alone, play_pool
+from tools.log_scenario import write_scenario
 
 from pliant.core.errors import ConfigError
 from pliant.simulate.replay import replayed
 from pliant.simulate.replay_log import entries
-from pliant.simulate.replay_player import CoreAlone, play
-from pliant.simulate.replay_scenario import Scenario, scenario_of
 
 
 def scenario(log: Path) -> Scenario:
@@ -93,3 +96,26 @@ def test_nothing_is_made_of_what_nobody_knows(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"nothing is known of the core"):
         scenario(log)
+
+
+def test_a_scenario_is_written_once_and_never_over_a_file(tmp_path: Path) -> None:
+    log, file = a_run(tmp_path / "events.jsonl"), tmp_path / "incident.txt"
+
+    assert "signs of life left out" in write_scenario(log, file)
+    text = file.read_text()
+    assert play(text, CoreAlone) == text
+
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("incident.txt", "link"):
+        with pytest.raises(ConfigError, match=f"{name} is there already"):
+            write_scenario(log, tmp_path / name)
+    assert file.read_text() == text
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_scenario_of_a_pool_is_written_and_plays(tmp_path: Path) -> None:
+    file = tmp_path / "incident.txt"
+
+    write_scenario(a_pool(tmp_path / "events.jsonl"), file)
+
+    assert play_pool(file.read_text(), core_alone) == file.read_text()

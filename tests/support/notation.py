@@ -2,7 +2,7 @@
 
 Owns the words of events, in one table for reading and writing, and those of settings and answers.
 A word with a blank, a ``#`` or a quotation mark in it stands in double quotes, as JSON has it.
-Knows nothing of who plays a file (``replay_player``).
+Knows nothing of who plays a file (``player``).
 """
 
 from __future__ import annotations

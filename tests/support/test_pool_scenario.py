@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.simulate.recorded_pool import SCENE, a_pool
+from tests.support.pool_scenario import answer_line, core_alone, play_pool, scenario_of_pool
 
 from pliant.core.allocation import Refuse
 from pliant.core.errors import ConfigError
-from pliant.simulate.pool_scenario import answer_line, core_alone, play_pool, scenario_of_pool
 from pliant.simulate.replay import replayed
 from pliant.simulate.replay_log import entries
 

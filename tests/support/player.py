@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
+from tests.support.notation import options_of, parse, policy_of, render, words_of
+
 from pliant.core.commands import Publish
 from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.events import Event, Progressed, Registered, Ticked
@@ -22,7 +24,6 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.placement import PlacementRule
 from pliant.core.values import NO_GENERATION, Incarnation, Register, ReplicaId
 from pliant.observe.core_values import value_of
-from pliant.simulate.replay_notation import options_of, parse, policy_of, render, words_of
 
 
 @dataclass(frozen=True, slots=True)

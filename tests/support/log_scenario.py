@@ -1,4 +1,4 @@
-"""A stretch of a recorded run as a scenario file, which ``replay_player`` plays.
+"""A stretch of a recorded run as a scenario file, which ``player`` plays.
 
 Owns which stretch can be one, what is left out of it, and that it was tried: played by the core
 alone it answers as was recorded.  Signs of life are left out unless something else follows without
@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from tests.support.notation import line_of, render, settings_lines
+from tests.support.player import CoreAlone, play
+
 from pliant.core.errors import ConfigError
 from pliant.core.events import NodeJoined, Registered, Spare
 from pliant.core.job.recording import record
@@ -23,8 +26,6 @@ from pliant.core.values import Register, host_of
 from pliant.observe.core_values import value_of, written
 from pliant.simulate.replay import Break, Step, Turn
 from pliant.simulate.replay_log import LogPlace
-from pliant.simulate.replay_notation import line_of, render, settings_lines
-from pliant.simulate.replay_player import CoreAlone, play
 
 MOST_TRIES = 200
 """How often a scenario is played to find which signs of life it needs."""

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+from tests.support.log_scenario import DIGITS, Scenario, moment_text, stretch_of
+
 from pliant.core.allocation import (
     Action,
     Event,
@@ -36,7 +38,6 @@ from pliant.observe.core_values import value_of, written
 from pliant.observe.log import kind_of
 from pliant.simulate.replay import Step
 from pliant.simulate.replay_log import POOL_EVENTS
-from pliant.simulate.replay_scenario import DIGITS, Scenario, moment_text, stretch_of
 
 Teller = Callable[[Event, float], Actions]
 """Tells one pool an event at a moment; returns what it answers."""
