@@ -206,22 +206,13 @@ class GlooReduction(exchange.Reduction):
         if self._shared is not None and self._shared.lent[bucket_index]:
             return super()._job(bucket_index, partials, reduced)
         job = GlooJob(reduced, tuple(partials), self._plan, self._blockwise, self._scratch)
-        return job.exact if self._exact else job.fast
+        return job.reduce
 
 
 class GlooJob(exchange._Job):  # noqa: SLF001
     """The reduction of one bucket, as it was done over gloo."""
 
-    def fast(self, comm: Communicator) -> torch.Tensor:
-        """Swap between two, else all-reduce a copy."""
-        if comm.size == 2:
-            self._swap(comm)
-            return self._result
-        self._reduced.copy_(self._partials[0])
-        comm.all_reduce(self._reduced, self._reduced)
-        return self._result
-
-    def exact(self, comm: Communicator) -> torch.Tensor:
+    def reduce(self, comm: Communicator) -> torch.Tensor:
         """Swap, or everything to everybody, or shards."""
         if self._reduced.numel() == 0:
             return self._result

@@ -141,7 +141,7 @@ FEATURES = [
     Feature(
         name='`reduction="fast"`',
         result="fast",
-        note="one all-reduce per bucket",
+        note="one partial sum per replica and bucket",
         proof=f"{SESSIONS}::test_fast_reduction_gives_every_replica_the_same_weights",
     ),
 ]

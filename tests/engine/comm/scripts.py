@@ -37,7 +37,7 @@ class Step:
 def script(seed: int, size: int, most_bytes: int = 900_000) -> list[Step]:
     """Return what all members do, by seed."""
     rng = random.Random(seed)
-    kinds = ["all_to_all", "all_gather", "broadcast", "all_reduce", "share", "meet", "post"]
+    kinds = ["all_to_all", "all_gather", "broadcast", "share", "meet", "post"]
     if size == 2:
         kinds.append("swap")
 
@@ -105,11 +105,6 @@ def _collect(comm: Communicator, step: Step) -> Any:
         return comm.meet()
     if step.kind == "share":
         return comm.share(f"n{number % 3}", raw(pattern(step.sizes[me], number, me)))
-    if step.kind == "all_reduce":
-        source = pattern(step.sizes[0], number, me).long()
-        total = torch.empty_like(source)
-        comm.all_reduce(source, total)
-        return raw(total)
     if step.kind == "broadcast":
         root = number % size
         value = pattern(step.sizes[0], number, me)
@@ -136,9 +131,6 @@ def expected(step: Step, me: int, size: int) -> Any:
         return None
     if step.kind in ("share", "all_gather"):
         return [raw(pattern(step.sizes[rank], number, rank)) for rank in range(size)]
-    if step.kind == "all_reduce":
-        values = [pattern(step.sizes[0], number, rank).long() for rank in range(size)]
-        return raw(torch.stack(values).sum(0))
     if step.kind == "broadcast":
         return raw(pattern(step.sizes[0], number, number % size))
     if step.kind == "swap":

@@ -259,21 +259,6 @@ class Communicator(ABC):
         """Exchange tensors of one size with the other of two members."""
         self.all_to_all([mine, mine], [theirs, theirs])
 
-    def all_reduce(self, source: torch.Tensor, total: torch.Tensor) -> None:
-        """Add up everybody's ``source`` (one dimension), each member one shard, in rank order.
-
-        ``source`` is only read, and shares no memory with ``total``.
-        """
-        shards, totals = source.tensor_split(self.size), total.tensor_split(self.size)
-        parts = [shards[self.rank]] * self.size
-        for rank in self.others:
-            parts[rank] = torch.empty_like(parts[rank])
-        self.all_to_all(shards, parts)
-        own = totals[self.rank].copy_(parts[0])
-        for part in parts[1:]:
-            own.add_(part)
-        self.all_gather(totals)
-
     def rows(self, row: torch.Tensor) -> torch.Tensor:
         """Return every member's small vector (one dimension, equal length and dtype) as rows."""
         gathered = row.repeat(self.size, 1)

@@ -1,4 +1,4 @@
-"""Exchange: add up the members' partial sums of each bucket, exactly or fast.
+"""Exchange: add up the members' partial sums of each bucket.
 
 Owns how partial sums travel and in which order they are added, for any ownership.  Must not know:
 autograd, what a slot is, when a step commits.
@@ -16,16 +16,15 @@ or, through sockets, and always for small buckets and the extras:
     else                              W shards: everybody gets all partials of its own shard, folds
                                       them and broadcasts the result
 
-Fast: the same with one partial per member, added in rank order; through sockets one all-reduce;
-between two members the swap, which costs less.  A partial is only ever read, always.
+Fast: the same with one partial per member, added in rank order.  A partial is only ever read.
 
 Measured with ``python -m benchmarks.exchange --replicas W --slots K --windows`` (43 MB, 2 cores,
 torch 2.13; wall time over all-reduce of the same buckets in place by gloo, which loses the
 partials; ``docs/explanation/exchange.md``):
 
              W=2 K=8   W=3 K=12   W=4 K=8
-    windows    0.27       0.57      0.39     (fast 0.24 to 0.43)
-    sockets    0.65       1.43      0.90     (fast 0.65 to 0.88)
+    windows    0.27       0.57      0.39
+    sockets    0.65       1.43      0.90
     gloo       0.85       1.91      1.10     as it was before
 """
 
@@ -64,7 +63,7 @@ class Reduction:
         """Prepare to reduce ``layout``'s buckets over ``group``; layout and plan are everybody's.
 
         Args:
-            exact: by the fold plan, else one partial per member, in any order.
+            exact: by the fold plan, else one partial per member.
             previous: the reduction of an earlier generation, whose buffers are taken over as far
                 as nothing can still write into them.  A result of its last step stays valid.
         """
@@ -74,7 +73,6 @@ class Reduction:
         self.layout = layout
         windows = group.shared
         self._plan = plan if exact else plan.one_each(() if windows is None else windows.hosts)
-        self._exact = exact
         self._blockwise = BlockwiseFold(self._plan)
         self._shared: ThroughWindows | None = None
         if windows is not None and fit(windows, layout, self._plan):
@@ -185,7 +183,7 @@ class Reduction:
 
         def reduce(comm: Communicator) -> torch.Tensor:
             with here.device.behind(mark, bucket.device):
-                return job.exact(comm) if self._exact else job.fast(comm)
+                return job.reduce(comm)
 
         return reduce
 
@@ -195,7 +193,7 @@ class Reduction:
         shared = self._shared
         if shared is None or not shared.serves(bucket_index):
             job = _Job(reduced, tuple(partials), self._plan, self._blockwise, self._scratch)
-            return job.exact if self._exact else job.fast
+            return job.reduce
 
         def read(comm: Communicator) -> torch.Tensor:
             shared.reduce(comm, bucket_index, partials, reduced)
@@ -256,14 +254,7 @@ class _Job:
         self._blockwise = blockwise
         self._scratch = scratch
 
-    def fast(self, comm: Communicator) -> torch.Tensor:
-        if comm.size == 2:  # one way less
-            self._swap(comm)
-        else:
-            comm.all_reduce(self._partials[0], self._reduced)
-        return self._result
-
-    def exact(self, comm: Communicator) -> torch.Tensor:
+    def reduce(self, comm: Communicator) -> torch.Tensor:
         if self._reduced.numel() == 0:
             return self._result
         if self._plan.partials == (1, 1):
