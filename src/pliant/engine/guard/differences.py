@@ -28,9 +28,7 @@ from pliant.core.text import in_words
 from pliant.engine.fingerprint import MAX_LISTED, SHARED, WORDED, Look, Words, kind_of
 from pliant.engine.guard import environment_reads
 from pliant.engine.guard.base import unlike
-from pliant.engine.guard.kept_names import Names, functions_of, kept
 from pliant.engine.guard.script_variables import ScriptVariables, words_of_modules
-from pliant.engine.script_files import own_files, text_of
 
 LEARNED_FROM = 2
 """First steps of this process in which is seen what a forward changes; later ever more rarely."""
@@ -175,10 +173,6 @@ class Differences:
         self._drawn_before: Words = {}
         self._counting: Counter[str] = Counter()
         """How often a forward has changed a number, in the first steps."""
-        self._changing: Counter[str] = Counter()
-        """In how many micro-batches a variable of the script has changed."""
-        self._variables_before: Words | None = None
-        self._loop: Names | None = None
         self._has_told = self._has_said_unseen = False
         self._unlike: list[tuple[_Holder, Words, Words, str]] = []
         """Mine and theirs, and where those are; until the first step."""
@@ -242,7 +236,6 @@ class Differences:
             self._before = None
             return
         now = self._before = words_of_modules(self._model)
-        self._variables_before = None
         self._drawn_before = self._variables.generators()
         if found:
             self._tell_first(_SCRIPT, found, self._variables.words())
@@ -259,17 +252,6 @@ class Differences:
             if whose is holder and names:
                 self._noted(holder.told(mine, theirs, names, where))
                 return
-
-    def on_batch(self, step: int) -> None:
-        """A micro-batch here begins, or the last has ended: what has the one before changed."""
-        if self._before is None or self._num_learned >= LEARNED_FROM:
-            return
-        now, before = self._variables.words(), self._variables_before
-        if self._loop is None:
-            self._loop = self._variables.loop()
-        if before is not None:
-            self._changing.update(unlike(before, now))
-        self._variables_before = now
 
     def on_computed(self) -> None:
         """All of a step has been computed here: what has changed since its begin, a forward did."""
@@ -312,32 +294,7 @@ class Differences:
                 "if samples depend on it, this run depends on who fetches what; draw from the "
                 "global generators, or go by the index"
             )
-        self._tell_kept(now)
         self._has_told = bool(drawn or counts or self.dataset.counts)
-
-    def _tell_kept(self, generators: Words) -> None:
-        """Say what the loop over micro-batches keeps from one for the next."""
-        changed = {n for n, times in self._changing.items() if times >= LEARNED_FROM}
-        changed -= generators.keys()
-        loop, self._loop = self._loop, Names()
-        self._changing.clear()
-        if not changed or loop is None:
-            return
-        functions = [names for path in own_files() for names in functions_of(text_of(path))]
-        used, added = kept(changed, loop, functions)
-        if used:
-            self._noted(
-                f"the script keeps {_listed(used)} from one micro-batch for the next, which "
-                "another replica may compute: if what it trains depends on it, this run depends on "
-                "who computes what; let each micro-batch read or draw what it needs, and try "
-                "`pliant check`"
-            )
-        if added:
-            self._noted(
-                f"the script adds up {_listed(added)} over the micro-batches of its own "
-                "replica only: what it prints or writes of it is a share; step.loss is the mean "
-                "over all of them"
-            )
 
 
 class _DatasetLook(Look):

@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -39,9 +38,8 @@ from pliant.engine.fingerprint import (
     shown,
     tensor_word,
 )
-from pliant.engine.guard.kept_names import Names, loop_at
 from pliant.engine.local_tensors import is_sharded
-from pliant.engine.script_files import callers, is_own, text_of
+from pliant.engine.script_files import callers, is_own
 from pliant.machine.processes import process_started
 
 FEW = 64
@@ -74,13 +72,6 @@ class ScriptVariables:
         for name, value in _script_variables():
             look.note(name, value, look.depth)
         return look.found
-
-    def loop(self) -> Names:
-        """Return what the loop does with names whose head waits for this call."""
-        for frame in _script_frames():
-            if loop := loop_at(text_of(Path(frame.f_code.co_filename)), frame.f_lineno):
-                return loop
-        return Names()
 
     def generators(self) -> Words:
         """Return a word for each generator of random numbers that is not one of the global ones.
