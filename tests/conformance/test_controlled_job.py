@@ -132,7 +132,7 @@ def test_the_quick_way_heads_for_the_sizes_that_the_whole_controller_heads_for(
     )  # fmt: skip
 
     whole = controlled(policy, times, offers, until_s)
-    load = [(at_s, DEVICES - level) for at_s, level in offers]
+    nodes = [{"name": "spot", "count": DEVICES, "capacity": "x", "noticeInSeconds": 30}]
     quick = simulated(
         [
             job(
@@ -146,10 +146,10 @@ def test_the_quick_way_heads_for_the_sizes_that_the_whole_controller_heads_for(
                 step_s=16.0 * longer * share(policy.max_replicas or 8, 64),
             )
         ],
-        cluster(DEVICES, inference=[{"name": "others", "load": "x"}]),
+        cluster(DEVICES, nodes=nodes),
         IN_PLACE,
         policy=policy,
-        load={"others": changes(*load)},
+        capacity={"spot": changes(*offers)},
         until_s=until_s,
     )
 

@@ -109,31 +109,14 @@ OTHERS: dict[str, Typed] = {
     "jobs.csv line 2: gpt can never run: it needs at least 9 devices, and the pool has 4": simulate(
         before=beside(jobs=f"{JOBS}gpt,0,60,9,,,,\n")
     ),
-    "c.yaml: service chat can never run: it needs at least 5 devices, and the pool has 4": simulate(
-        before=beside(
-            CLUSTER + "  inference: [{name: chat, load: jobs.csv}]\n", jobs="time_s,devices\n0,5\n"
-        ),
-        workload="mix:jobs=1",
+    "c.yaml: capacity of nodes all: gone.csv cannot be read: No such file or directory": simulate(
+        before=beside(CLUSTER.replace("4}", "4, capacity: gone.csv}"))
     ),
-    "c.yaml: load of service chat: gone.csv cannot be read: No such file or directory": simulate(
-        before=beside(CLUSTER + "  inference: [{name: chat, load: gone.csv}]\n")
+    "mix:jobs=3 cannot stand for a trace here; write spot: or the path of a trace": simulate(
+        before=beside(CLUSTER.replace("4}", "4, capacity: 'mix:jobs=3'}"))
     ),
     "jobs.csv line 2: no node has devices of kind tpu; there are none": simulate(
         before=beside(jobs="arrival_s,work_s,kind\n0,1,tpu\n")
-    ),
-    "c.yaml line 3: service chat is of team web, which does not exist; there are default": simulate(
-        before=beside(CLUSTER + "  inference: [{name: chat, load: x.csv, team: web}]\n")
-    ),
-    "mix:jobs=3 cannot stand for a trace here; write day: or the path of a trace": simulate(
-        before=beside(CLUSTER + "  inference: [{name: chat, load: 'mix:jobs=3'}]\n")
-    ),
-    "c.yaml: the load of service chat changes at 90 s, and begins again at 60 s"
-    " already (repeatInSeconds)": simulate(
-        before=beside(
-            CLUSTER + "  inference: [{name: chat, load: jobs.csv, repeatInSeconds: 60}]\n",
-            jobs="time_s,devices\n0,1\n90,2\n",
-        ),
-        workload="mix:jobs=1",
     ),
     "jobs.csv line 2 is no line of CSV: field larger than field limit (131072)": simulate(
         before=beside(jobs=JOBS + "x" * 140_000 + "\n")

@@ -61,16 +61,6 @@ def test_nodes_are_lost_in_bursts_and_come_back() -> None:
     assert all(fall >= -1 for fall in falls)
 
 
-def test_a_day_falls_to_its_night_and_rises_again() -> None:
-    changes = generate.day("day:day=100,night=10,nightHours=8,rampHours=2,steps=4")
-
-    by_hour = {change.at_s / 3600: change.devices for change in changes}
-    assert by_hour[0.0] == 10  # from 22 to 6 o'clock
-    assert list(by_hour.values())[-1] == 10
-    assert max(by_hour.values()) == 100
-    assert (by_hour[6.5], by_hour[21.5]) == (32, 10)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

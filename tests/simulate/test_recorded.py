@@ -71,17 +71,6 @@ def test_what_comes_after_the_end_of_the_simulation_does_not_count() -> None:
     assert (early.queue_mean_s, early.utilisation) == (0.0, 0.75)
 
 
-def test_what_inference_had_was_in_use() -> None:
-    chat = {"name": "chat", "load": "x", "repeatInSeconds": 3600}
-    load = {"chat": changes((0.0, 0), (1800.0, 1), (3000.0, 5))}
-
-    found = found_in(JOBS, fields={"inference": [chat]}, load=load)
-
-    assert (found.used_h, found.idle_h, found.there_h) == (7.0, 1.0, 8.0)
-    assert found.idle_while_waiting_h == 0.5
-    assert found.elastic_h == 3.0
-
-
 def test_the_answers_compare_with_fixed_sizes_and_say_what_is_missing() -> None:
     columns = [measured(simulated(JOBS, cluster(4), way)) for way in (IN_PLACE, STATIC)]
     found = found_in(JOBS)

@@ -14,7 +14,7 @@ from tests.simulate.worlds import changes, cluster, job, simulated
 from pliant.core.errors import ConfigError
 from pliant.core.policy import costs
 from pliant.core.policy.decide import Policy
-from pliant.simulate import generate, report
+from pliant.simulate import report
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.measures import measured
 from pliant.simulate.resize_costs import IN_PLACE, PREEMPT, RESTART, STATIC, ResizeCosts
@@ -216,27 +216,6 @@ def test_a_node_that_comes_back_within_its_notice_is_not_lost() -> None:
     assert [size for _, size in run.records[0].sizes] == [4, 3, 4, 0]
 
 
-def test_inference_takes_what_its_load_needs_and_gives_it_back() -> None:
-    spec = cluster(8, inference=[{"name": "chat", "load": "x", "repeatInSeconds": 1000}])
-    load = {"chat": changes((0.0, 6), (400.0, 0), (800.0, 6))}
-
-    run = simulated([elastic("gpt", 6000.0, 2, 1, 8)], spec, FREE, load=load)
-
-    sizes = run.records[0].sizes
-    assert sizes[:3] == [(0.0, 2), (400.0, 8), (800.25, 2)]
-    assert run.services[0].sizes[:4] == [(0.0, 6), (400.0, 0), (800.25, 6), (1400.0, 0)]
-    assert run.services[0].short_device_s == pytest.approx(2 * 6 * 0.25)
-
-
-def test_goodput_is_the_share_of_what_inference_leaves() -> None:
-    spec = cluster(4, inference=[{"name": "chat", "load": "x"}])
-
-    run = simulated([job("gpt", 90.0, start_s=10.0)], spec, load={"chat": changes((0.0, 3))},
-                    until_s=100.0)  # fmt: skip
-
-    assert measured(run).goodput == pytest.approx(0.9)
-
-
 def test_work_is_counted_at_the_size_that_a_job_asks_for() -> None:
     half = elastic("gpt", 1000.0, 2, 1, 4, curve=((2, 2.0), (4, 3.0)))
 
@@ -294,48 +273,40 @@ def test_a_price_is_paid_while_a_node_is_there() -> None:
     assert measured(run).cost == pytest.approx(2 * 3.0 + 2 * 0.5)
 
 
-def test_load_that_repeats_for_ever_does_not_keep_a_stuck_simulation_going() -> None:
-    spec = cluster(2, inference=[{"name": "chat", "load": "x", "repeatInSeconds": 86400}])
-
-    run = simulated([job("one", 10.0, 2)], spec, load={"chat": changes((0.0, 1), (60.0, 2))})
-
-    assert run.records[0].ended_s is None
-
-
 @pytest.mark.parametrize("jobs", [1, 2, 3, 4])
 def test_a_stuck_simulation_ends_however_many_events_a_moment_has(jobs: int) -> None:
     nodes = [
         {"name": "gone", "count": 4, "kind": "x", "capacity": "a"},
-        {"name": "there", "count": 8, "kind": "y"},
+        {"name": "there", "count": 8, "kind": "y", "capacity": "b"},
     ]
-    chat = {"name": "chat", "load": "l", "repeatInSeconds": 3600, "kind": "y"}
+    often = [(60.0 * minute, minute % 2 * 4) for minute in range(100_000)]
     world = [job(f"j{number}", 1000.0, 4, device_kind="x") for number in range(jobs)]
 
     run = simulated(
         world,
-        cluster(12, nodes=nodes, inference=[chat]),
+        cluster(12, nodes=nodes),
         STATIC,
-        capacity={"gone": changes((0.0, 4), (50.0, 0))},
-        load={"chat": changes((0.0, 0), (100.0, 2), (200.0, 4))},
+        capacity={"gone": changes((0.0, 4), (50.0, 0)), "there": changes(*often)},
     )
 
     assert measured(run).unfinished == jobs
 
 
 def test_a_job_that_trains_at_night_only_is_not_stuck() -> None:
-    chat = {"name": "chat", "load": "x", "repeatInSeconds": 86400}
-    load = {"chat": generate.day("day:day=8,night=0,steps=8")}
+    nodes = [{"name": "spot", "count": 8, "capacity": "x", "noticeInSeconds": 30}]
+    nights = [(43_200.0 * half, 8 * (half % 2)) for half in range(2 * 400)]
     world = [job("gpt", 100 * 86400.0, 6)]
 
-    assert simulated(world, cluster(8, inference=[chat]), PREEMPT, load=load).records[0].ended_s
+    run = simulated(world, cluster(8, nodes=nodes), PREEMPT, capacity={"spot": changes(*nights)})
+
+    assert run.records[0].ended_s
 
 
 def test_a_job_that_arrives_after_months_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pliant.simulate.simulation.LOOKS", 1)
-    chat = {"name": "chat", "load": "x", "repeatInSeconds": 86400}
     world = [job("gpt", 60.0, arrival_s=50 * 86400.0, start_s=600.0)]
 
-    run = simulated(world, cluster(2, inference=[chat]), load={"chat": changes((0.0, 1))})
+    run = simulated(world, cluster(2))
 
     assert run.records[0].ended_s
 
@@ -471,24 +442,15 @@ def worlds(draw: st.DrawFn) -> tuple[SimulatedWorld, ResizeCosts]:
     if trace:
         nodes |= {"capacity": "x", "noticeInSeconds": draw(st.sampled_from([0, 30]))}
         capacity = {"all": changes((0.0, devices), *trace, (5000.0, devices))}
-    inference, load = [], {}
-    if draw(st.booleans()):
-        repeat = draw(st.sampled_from([None, 1500]))
-        inference = [{"name": "chat", "load": "x", "repeatInSeconds": repeat}]
-        most = devices if repeat is None else devices // 2
-        moments = times.map(lambda moment_s: moment_s % 1500)
-        points = sorted(draw(st.lists(st.tuples(moments, st.integers(0, most)), max_size=4)))
-        load = {"chat": changes((0.0, 0), *points, *([] if repeat else [(4500.0, 0)]))}
     policy = Policy(
         scaling_timeout_s=draw(st.sampled_from([0.0, 20.0])),
         min_stability_period_s=draw(st.sampled_from([0.0, 100.0])),
         spares=draw(st.sampled_from([0, 0, 1])),
     )
     world = SimulatedWorld(
-        cluster=ClusterSpec.model_validate({"nodes": [nodes], "inference": inference}),
+        cluster=ClusterSpec.model_validate({"nodes": [nodes]}),
         jobs=sorted(jobs, key=lambda one: one.arrival_s),
         capacity=capacity,
-        load=load,
         policy=policy,
     )
     return world, draw(st.sampled_from(WAYS))
@@ -531,14 +493,12 @@ def test_no_device_is_held_twice_and_every_second_is_in_one_account(
     assert all(seconds >= -1e-6 for seconds in spent.values()), spent
     jobs = {one.name: one for one in run.world.jobs}
     ended = [one for one in run.records if one.ended_s is not None]
-    if not any(service.entry.repeat_in_seconds for service in run.services):
-        assert len(ended) == len(jobs), "all nodes come back, and everybody has its turn"
+    assert len(ended) == len(jobs), "all nodes come back, and everybody has its turn"
     for one in ended:
         assert one.began_s is not None
         assert one.ended_s is not None
         assert one.arrival_s <= one.began_s <= one.ended_s
-    is_over = len(ended) == len(jobs)  # what others have done counts as well
-    if is_over and not run.costs.is_elastic:  # then work and device-seconds are the same thing
+    if not run.costs.is_elastic:  # then work and device-seconds are the same thing
         done = sum(one.work_s * one.devices for one in ended)
         assert spent["useful"] == pytest.approx(done, abs=1e-3)
 

@@ -29,7 +29,7 @@ def test_each_kind_of_file_gives_its_job(tmp_path: Path, text: str, mark: str) -
 
 def test_a_generator_of_something_else_is_no_workload() -> None:
     with pytest.raises(ConfigError, match="generates no jobs"):
-        read_workload("day:day=3")
+        read_workload("spot:nodes=3")
 
 
 def test_what_is_not_taken_from_a_file_is_told(tmp_path: Path) -> None:

@@ -17,17 +17,16 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def test_nodes_inference_and_teams_are_read() -> None:
+def test_nodes_and_teams_are_read() -> None:
     spec = parse(
         ClusterFile,
         HEAD + "  nodes: [{name: a, count: 4, devices: 8, pricePerDeviceHour: 2.5}]\n"
-        "  teams: [{name: vision, quota: 5}]\n"
-        "  inference: [{name: chat, load: day.csv, repeatInSeconds: 86400}]\n",
+        "  teams: [{name: vision, quota: 5}]\n",
         source="c.yaml",
     ).spec
 
     assert spec.devices == 32
-    assert (spec.inference[0].priority, spec.inference[0].load) == ("urgent", "day.csv")
+    assert spec.teams[0].name == "vision"
 
 
 @pytest.mark.parametrize(
@@ -41,9 +40,6 @@ def test_nodes_inference_and_teams_are_read() -> None:
         ("  nodes: [{name: a, count: 100000, devices: 8}]\n",
          "c.yaml line 3: spec.nodes have 800000 devices between them; at most 100000 can be"
          " simulated"),
-        ("  nodes: [{name: a, count: 1}]\n  inference: [{name: s, load: x, priority: vip}]\n",
-         "c.yaml line 3: service s is of class vip, which does not exist; there are high, low,"
-         " normal, urgent"),
         ("  nodes: [{name: a, count: 1}]\n  teams: [{name: t, quota: 2}]\n",
          "c.yaml line 3: the quotas 2 (t) are more than the pool's 1 devices; lower one or give the"
          " pool more"),

@@ -33,10 +33,6 @@ def test_columns_may_be_left_out_and_a_job_without_a_name_has_its_line() -> None
     assert (one.name, one.min_devices, one.max_devices) == ("job2", 1, 1)
 
 
-def test_no_job_has_the_name_of_a_service() -> None:
-    assert "without a slash" in refusal("name,arrival_s,work_s\n/chat,0,60\n")
-
-
 def test_replicas_may_have_several_workers_and_slots_are_those_of_replicas() -> None:
     text = "arrival_s,work_s,max,workers,slots\n0,60,8,2,4\n"
 

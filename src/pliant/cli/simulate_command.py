@@ -34,7 +34,7 @@ WAYS = "in-place,restart:60,preempt,static"
 
 
 def simulate(
-    cluster: Annotated[Path, argument("CLUSTER.yaml", "Nodes, prices, spot traces, inference.")],
+    cluster: Annotated[Path, argument("CLUSTER.yaml", "Nodes, prices, spot traces.")],
     workload: Annotated[
         str,
         argument(
@@ -55,9 +55,6 @@ def simulate(
     capacity: Annotated[
         list[str] | None, option("--capacity NODES=TRACE", "Which of these nodes are there when.")
     ] = None,
-    load: Annotated[
-        list[str] | None, option("--load SERVICE=TRACE", "What this service needs when.")
-    ] = None,
     elastic: Annotated[
         int | None, option("--elastic N", "Let jobs of N or more have half to twice that.")
     ] = None,
@@ -73,7 +70,6 @@ def simulate(
     from pliant.simulate.resize_costs import costs_of
     from pliant.simulate.world_files import read_world
 
-    traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
     if elastic is not None and elastic < 1:
         raise ConfigError(f"--elastic {elastic} must be at least 1")
     chosen = [costs_of(way) for way in ways.split(",")]
@@ -81,7 +77,11 @@ def simulate(
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"--way names {twice} twice; each is simulated once")
     world = read_world(
-        cluster, workload, policy=_policy(policy or []), elastic_from=elastic, **traces
+        cluster,
+        workload,
+        policy=_policy(policy or []),
+        capacity=_named("--capacity", capacity),
+        elastic_from=elastic,
     )
     until_s = math.inf if until is None else some_seconds("--until", until)
     if jobs_to is not None:

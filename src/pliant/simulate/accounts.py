@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ACCOUNTS = ("useful", "lost", "paused", "starting", "unused", "serving", "idle")
+ACCOUNTS = ("useful", "lost", "paused", "starting", "unused", "idle")
 """Training that counts; training that was lost with the state; stopped by a change; processes
-that start; held and not training; held by inference; nobody's."""
+that start; held and not training; nobody's."""
 
 
 class Accounts:

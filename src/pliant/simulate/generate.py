@@ -1,7 +1,7 @@
-"""Seeded generators: job mixes, spot churn, load by day and night.
+"""Seeded generators: job mixes and spot churn.
 
 Owns the distributions and how they are asked for, ``mix:jobs=1000,days=14,seed=1``, wherever a file
-could stand.  The same words give the same jobs, changes or load, whatever the machine.
+could stand.  The same words give the same jobs or changes, whatever the machine.
 """
 
 from __future__ import annotations
@@ -67,18 +67,11 @@ SPOT = {
     "awayInSeconds": Number(1200, least=1),
     "seed": _SEED,
 }
-DAY = {
-    "day": Number(100, most=MOST_DEVICES, is_whole=True),
-    "night": Number(10, most=MOST_DEVICES, is_whole=True),
-    "nightHours": Number(8, most=24),
-    "rampHours": Number(2, most=12),
-    "steps": Number(8, least=1, most=1000, is_whole=True),
-}
 
 
 def is_generator(text: str) -> bool:
     """Whether this asks for a generator, and names no file."""
-    return text.partition(":")[0] in ("mix", "spot", "day") and ":" in text
+    return text.partition(":")[0] in ("mix", "spot") and ":" in text
 
 
 def mix(text: str) -> list[WorkloadJob]:
@@ -129,28 +122,6 @@ def spot(text: str) -> list[Change]:
         left = max(0, there - missing)
         if left != changes[-1].devices:
             changes.append(Change(at_s=round(moment_s, 3), devices=left))
-    return changes
-
-
-def day(text: str) -> list[Change]:
-    """Return one day of load, from midnight: ``day:day=100,night=10,nightHours=8,rampHours=2``.
-
-    The night is around 2 o'clock; before and after it the load falls and rises in steps.
-    """
-    given = _numbers(text, DAY)
-    half_s, ramp_s = given["nightHours"] * 1800.0, given["rampHours"] * 3600.0
-    high, low, steps = given["day"], given["night"], int(given["steps"])
-    changes: list[Change] = []
-    for minute in range(1440):
-        at_s = minute * 60.0
-        middle_s = at_s + 30.0  # so that an edge on the minute belongs to one side
-        apart_s = abs((middle_s - 2 * 3600.0 + DAY_S / 2) % DAY_S - DAY_S / 2)
-        risen = 0.0 if apart_s < half_s else 1.0
-        if ramp_s and half_s <= apart_s < half_s + ramp_s:
-            risen = math.floor((apart_s - half_s) / ramp_s * steps) / steps
-        devices = round(low + (high - low) * risen)
-        if not changes or changes[-1].devices != devices:
-            changes.append(Change(at_s=at_s, devices=devices))
     return changes
 
 

@@ -39,7 +39,7 @@ class Measures:
     """All accelerators while they were there."""
 
     used_h: float
-    """Held by jobs and inference."""
+    """Held by jobs."""
 
     idle_h: float
     """Nobody's."""
@@ -59,17 +59,11 @@ class Measures:
     unused_h: float
     """Held, and neither training nor starting."""
 
-    serving_h: float
-    """Held by inference."""
-
-    short_h: float
-    """Needed by inference, and not there."""
-
     utilisation: float
     """Share of the accelerators there that somebody held."""
 
     goodput: float
-    """Share of the accelerators there, but for inference, that trained what counts."""
+    """Share of the accelerators there that trained what counts."""
 
     work_h: float
     """What was trained, as hours of the accelerators that each job asks for: where more of them
@@ -147,9 +141,8 @@ def measured(simulation: Simulation) -> Measures:
         there_h=there_h,
         used_h=used_h,
         **{f"{name}_h": hours for name, hours in spent.items()},
-        short_h=sum(one.short_device_s for one in simulation.services) / HOUR_S,
         utilisation=_ratio(used_h, there_h),
-        goodput=_ratio(spent["useful"], there_h - spent["serving"]),
+        goodput=_ratio(spent["useful"], there_h),
         work_h=work_s / HOUR_S,
         queue_mean_s=_mean(queue),
         queue_p50_s=quantile(queue, 0.5),

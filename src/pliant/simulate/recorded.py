@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from statistics import fmean
 
 from pliant.simulate.measures import HOUR_S, Measures, quantile
@@ -37,7 +36,7 @@ class Recorded:
     """All accelerators while they were there, from the first arrival to the last end."""
 
     used_h: float
-    """By jobs and, as far as the cluster's file tells of it, by inference."""
+    """By jobs."""
 
     idle_h: float
     idle_while_waiting_h: float
@@ -71,7 +70,7 @@ def recorded(world: SimulatedWorld, *, until_s: float = math.inf) -> Recorded | 
         most=spent.most,
         devices=world.cluster.devices,
         there_h=spent.there_s / HOUR_S,
-        used_h=_used_h(jobs, until_s) + spent.serving_s / HOUR_S,
+        used_h=_used_h(jobs, until_s),
         idle_h=spent.idle_s / HOUR_S,
         idle_while_waiting_h=spent.waiting_s / HOUR_S,
         elastic_jobs=len(elastic),
@@ -84,7 +83,6 @@ class _Spent:
     """Device-seconds."""
 
     there_s: float = 0.0
-    serving_s: float = 0.0
     idle_s: float = 0.0
     waiting_s: float = 0.0
     """Idle ones while a job waited."""
@@ -105,31 +103,28 @@ class _Move:
     """Jobs."""
 
     there: int = 0
-    serving: int = 0
 
 
 def _spent(world: SimulatedWorld, jobs: Sequence[WorkloadJob], until_s: float) -> _Spent:
     """Add up from the first arrival to the last end."""
     first_s = min(job.arrival_s for job in jobs)
     last_s = min(until_s, max(map(_ended_s, jobs)))
-    moves = [*_moves_of_jobs(jobs), *_moves_of_nodes(world), *_moves_of_load(world, last_s)]
+    moves = [*_moves_of_jobs(jobs), *_moves_of_nodes(world)]
     spent = _Spent()
-    used = waiting = there = serving = 0
+    used = waiting = there = 0
     since_s = first_s
     for move in sorted([*moves, _Move(last_s)]):
         if move.at_s > last_s:
             break
         passed_s = move.at_s - since_s
         if passed_s > 0.0:
-            served = min(serving, max(0, there - used))
-            idle_s = max(0, there - used - served) * passed_s
+            idle_s = max(0, there - used) * passed_s
             spent.there_s += there * passed_s
-            spent.serving_s += served * passed_s
             spent.idle_s += idle_s
             spent.waiting_s += idle_s if waiting else 0.0
             since_s = move.at_s
         used, waiting = used + move.taken, waiting + move.waiting
-        there, serving = there + move.there, serving + move.serving
+        there += move.there
         spent.most = max(spent.most, used)
     return spent
 
@@ -148,19 +143,6 @@ def _moves_of_nodes(world: SimulatedWorld) -> Iterator[_Move]:
             there = min(change.devices, entry.count) * entry.devices
             yield _Move(change.at_s, there=there - before)
             before = there
-
-
-def _moves_of_load(world: SimulatedWorld, last_s: float) -> Iterator[_Move]:
-    for entry in world.cluster.inference:
-        before, round_s = 0, 0.0
-        while round_s <= last_s:
-            changes = [(round_s + one.at_s, one.devices) for one in world.load[entry.name]]
-            for at_s, devices in takewhile(lambda one: one[0] <= last_s, changes):
-                yield _Move(at_s, serving=devices - before)
-                before = devices
-            if entry.repeat_in_seconds is None:
-                break
-            round_s += entry.repeat_in_seconds
 
 
 def three_questions(found: Recorded, columns: Sequence[Measures]) -> list[str]:

@@ -56,11 +56,9 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("paused_h", "    paused by changes", _hours),
     ("starting_h", "    starting", _hours),
     ("unused_h", "    held and not training", _hours),
-    ("serving_h", "    inference", _hours),
     ("idle_h", "  idle", _hours),
-    ("short_h", "short for inference, hours", _hours),
     ("utilisation", "utilisation", _share),
-    ("goodput", "goodput beside inference", _share),
+    ("goodput", "goodput", _share),
     ("work_h", "work done, hours at sizes asked", _hours),
     ("queue_mean_s", "queue time, mean", duration),
     ("queue_p50_s", "queue time, p50", duration),
@@ -93,7 +91,7 @@ def table(columns: Sequence[Measures]) -> list[tuple[str, ...]]:
     return rows
 
 
-_OPTIONAL = {"serving_h", "short_h", "cost", "cost_per_useful_h", "unfinished", "waiting", "lost_h"}
+_OPTIONAL = {"cost", "cost_per_useful_h", "unfinished", "waiting", "lost_h"}
 """Shown only where there is something."""
 
 

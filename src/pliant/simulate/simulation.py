@@ -1,9 +1,9 @@
 """One simulated cluster from its first job to its last: who arrives, who goes, when it is over.
 
-Owns what comes from outside: jobs, nodes that come and go, load.  Decides nothing: the pool's core
+Owns what comes from outside: jobs, nodes that come and go.  Decides nothing: the pool's core
 shares devices out, and each elastic job's policy says how many it takes.
 
-    workload, traces, load --> queue --> core.allocation --> jobs --> core.policy --> queue ...
+    workload, traces --> queue --> core.allocation --> jobs --> core.policy --> queue ...
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pliant.core.policy.decide import Policy
 from pliant.core.text import counted
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.elastic_run import ElasticRun
-from pliant.simulate.inference_run import InferenceRun
 from pliant.simulate.resize_costs import ResizeCosts
 from pliant.simulate.rigid_run import RigidRun
 from pliant.simulate.simulated_pool import NodeGroup, SimulatedPool
@@ -39,7 +38,7 @@ from pliant.spec.trace import Change
 from pliant.spec.workload import WorkloadJob
 
 STALLED_S = 30 * 86_400.0
-"""So long after anybody has trained the simulation ends, though load or nodes go on changing."""
+"""So long after anybody has trained the simulation ends, though nodes go on changing."""
 
 LOOKS = 2000
 """Moments between two looks at whether somebody wants it to end."""
@@ -54,17 +53,11 @@ class SimulatedWorld:
     capacity: Mapping[str, Sequence[Change]] = field(default_factory=dict)
     """Nodes that are there, by the name of their group."""
 
-    load: Mapping[str, Sequence[Change]] = field(default_factory=dict)
-    """Devices that inference needs, by the name of the service."""
-
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     """Of every elastic job, but for its sizes."""
 
     source: str = "the workload"
     """The file that the jobs are from, for sentences."""
-
-    cluster_source: str = "the cluster"
-    """The same of the cluster."""
 
     notes: tuple[str, ...] = ()
     """What was left out of an export, and what was assumed."""
@@ -87,10 +80,6 @@ class Simulation:
         self.pool = _pool(world.cluster)
         self.pool.groups = self.groups
         self.records: list[JobRecord] = []
-        self.services = [
-            InferenceRun(entry, world.load[entry.name], self.pool)
-            for entry in world.cluster.inference
-        ]
         self.is_cut_short = False
         """Somebody wanted it to end before it was over."""
 
@@ -116,7 +105,7 @@ class Simulation:
         while not self._is_over() and self.pool.advance(self.until_s):
             moments += 1
             if moments % LOOKS == 0:
-                on_progress((2 * self._next - self._count_running()) / total)
+                on_progress((2 * self._next - len(self.pool.claimants)) / total)
                 if is_stopped():
                     self.is_cut_short = True
                     break
@@ -132,18 +121,13 @@ class Simulation:
             changes = self.world.capacity.get(group.entry.name)
             if changes is not None:
                 self._follow_trace(group, changes)
-        for service in self.services:
-            service.arrive()
         self.pool.settle()
         self._plan_arrival()
 
     def _is_over(self) -> bool:
         if self._next < len(self.world.jobs) or not self.world.jobs:
             return False
-        return self._count_running() == 0
-
-    def _count_running(self) -> int:
-        return len(self.pool.claimants) - len(self.services)
+        return not self.pool.claimants
 
     def _is_stalled(self) -> bool:
         runs = self.pool.claimants.values()
@@ -151,10 +135,8 @@ class Simulation:
         useful_s = self.pool.accounts.spent["useful"]
         if is_training or useful_s != self._useful_s:  # now, or since the last look
             self._trained_at_s, self._useful_s = self.pool.now_s, useful_s
-        repeats = (one.entry.repeat_in_seconds or 0.0 for one in self.services)
-        longest_s = max(STALLED_S, 3 * max(repeats, default=0.0))
         is_waiting = self._next == len(self.world.jobs)
-        return is_waiting and self.pool.now_s - self._trained_at_s > longest_s
+        return is_waiting and self.pool.now_s - self._trained_at_s > STALLED_S
 
     # --- jobs -----------------------------------------------------------------------
 
@@ -202,11 +184,6 @@ class Simulation:
                 raise ConfigError(f"{where}: {error}") from None
             self._require_claim(claim, where, who=f"{where}: {job.name}")
             self._require_wide_node(job, where)
-        for service in self.services:
-            loads = self.world.load[service.entry.name]
-            most = max((change.devices for change in loads), default=0)
-            where = f"{self.world.cluster_source}: service {service.entry.name}"
-            self._require_claim(service.claim(most), where, who=where)
 
     def _require_claim(self, claim: Claim, where: str, *, who: str) -> None:
         core = self.pool.core

@@ -29,14 +29,12 @@ def read_world(
     *,
     policy: Policy,
     capacity: Mapping[str, str] | None = None,
-    load: Mapping[str, str] | None = None,
     elastic_from: int | None = None,
 ) -> SimulatedWorld:
     """Read a cluster's file and a workload, with the traces that they name.
 
-    ``capacity`` and ``load`` are traces in place of those of the file, by the name of the nodes or
-    of the service; their paths are as people type them.  ``elastic_from`` makes jobs of so many
-    devices elastic.
+    ``capacity`` are traces in place of those of the file, by the name of the nodes; their paths are
+    as people type them.  ``elastic_from`` makes jobs of so many devices elastic.
 
     Raises:
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
@@ -46,22 +44,11 @@ def read_world(
     jobs = found.jobs if elastic_from is None else made_elastic(found.jobs, least=elastic_from)
     nodes = {one.name: one.capacity for one in spec.nodes}
     counts = {one.name: one.count for one in spec.nodes}
-    services = {one.name: one.load for one in spec.inference}
-    there = _traces(cluster, nodes, capacity, of="nodes", field="capacity", word="spot")
-    loads = _traces(cluster, services, load, of="inference", field="load", word="day")
-    for service in spec.inference:
-        _, changes = loads[service.name]
-        last_s, again_s = changes[-1].at_s, service.repeat_in_seconds
-        if again_s is not None and last_s >= again_s:
-            raise ConfigError(
-                f"{cluster}: the load of service {service.name} changes at {last_s:g} s, and begins"
-                f" again at {again_s:g} s already (repeatInSeconds)"
-            )
+    there = _traces(cluster, nodes, capacity)
     return SimulatedWorld(
         cluster=spec,
         jobs=jobs,
         capacity={name: changes for name, (_, changes) in there.items()},
-        load={name: changes for name, (_, changes) in loads.items()},
         policy=policy,
         source=workload,
         notes=(
@@ -72,7 +59,6 @@ def read_world(
                 if (most := max(change.devices for change in changes)) > counts[name]
             ),
         ),
-        cluster_source=str(cluster),
     )
 
 
@@ -94,33 +80,23 @@ def read_workload(workload: str) -> Export:
 
 
 def _traces(
-    cluster: Path,
-    own: Mapping[str, str | None],
-    given: Mapping[str, str] | None,
-    *,
-    of: str,
-    field: str,
-    word: str,
+    cluster: Path, own: Mapping[str, str | None], given: Mapping[str, str] | None
 ) -> dict[str, tuple[str, list[Change]]]:
-    """Return each trace of a cluster's file, or the one in its place, with what names it.
-
-    ``word``: of the generator that may stand for one.
-    """
+    """Return each trace of a cluster's file, or the one in its place, with what names it."""
     found: dict[str, tuple[str, str]] = {}
     for name, text in own.items():
         if text:
             path = text if generate.is_generator(text) else str(cluster.parent / text)
-            whose = "service" if of == "inference" else of
-            found[name] = f"{cluster}: {field} of {whose} {name}", path
+            found[name] = f"{cluster}: capacity of nodes {name}", path
     for name, text in (given or {}).items():
         if name not in own:
             there = ", ".join(sorted(own)) or "none"
-            raise ConfigError(f"{cluster} has no {of} {name}; there are {there}")
-        found[name] = f"--{field} {name}", text
-    return {name: (where, _changes(text, word, where)) for name, (where, text) in found.items()}
+            raise ConfigError(f"{cluster} has no nodes {name}; there are {there}")
+        found[name] = f"--capacity {name}", text
+    return {name: (where, _changes(text, where)) for name, (where, text) in found.items()}
 
 
-def _changes(text: str, word: str, where: str) -> list[Change]:
+def _changes(text: str, where: str) -> list[Change]:
     """Read a trace, or generate one; ``where`` names it.
 
     Raises:
@@ -132,8 +108,8 @@ def _changes(text: str, word: str, where: str) -> list[Change]:
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
         return parse_trace(trace, source=text, most=MOST_DEVICES)
-    if text.partition(":")[0] != word:
+    if not text.startswith("spot:"):
         raise ConfigError(
-            f"{text} cannot stand for a trace here; write {word}: or the path of a trace"
+            f"{text} cannot stand for a trace here; write spot: or the path of a trace"
         )
-    return generate.spot(text) if word == "spot" else generate.day(text)
+    return generate.spot(text)

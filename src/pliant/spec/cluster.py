@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pliant.core.tenancy import CLASS_VALUES, DEFAULT_TEAM
 from pliant.core.text import MOST_S
 from pliant.spec.model import Model, Seconds, check_name, impossible, refuse_twice
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, promised_too_much
@@ -43,28 +42,12 @@ class NodeEntry(Model):
     """From the word that a node goes until it is gone."""
 
 
-class InferenceEntry(Model):
-    """A service whose load says how many devices it needs; it comes before training."""
-
-    name: ClusterName
-    load: str
-    """A trace of the devices that it needs (``time_s,devices``), beside this file."""
-
-    repeat_in_seconds: Annotated[float, Field(ge=60, le=MOST_S)] | None = None
-    """The load begins again after so long, a minute at least; None: it stays as it was last."""
-
-    priority: str = "urgent"
-    team: str = DEFAULT_TEAM
-    kind: DeviceKind = ""
-
-
 class ClusterSpec(Model):
     """What there is, and who may use how much of it."""
 
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     priority_classes: list[ClassEntry] = Field(default_factory=list)
     teams: list[TeamEntry] = Field(default_factory=list)
-    inference: list[InferenceEntry] = Field(default_factory=list)
 
     @property
     def devices(self) -> int:
@@ -77,7 +60,6 @@ class ClusterSpec(Model):
             ("class", [entry.name for entry in self.priority_classes]),
             ("team", [entry.name for entry in self.teams]),
             ("group of nodes", [entry.name for entry in self.nodes]),
-            ("service", [entry.name for entry in self.inference]),
         ):
             refuse_twice(what, names)
         if self.devices > MOST_DEVICES:
@@ -87,22 +69,7 @@ class ClusterSpec(Model):
             )
         if excess := promised_too_much(self.teams, self.devices):
             raise impossible(excess)
-        self._require_known()
         return self
-
-    def _require_known(self) -> None:
-        classes = CLASS_VALUES.keys() | {entry.name for entry in self.priority_classes}
-        teams = {DEFAULT_TEAM} | {entry.name for entry in self.teams}
-        for service in self.inference:
-            for what, name, known in (
-                ("class", service.priority, classes),
-                ("team", service.team, teams),
-            ):
-                if name not in known:
-                    raise impossible(
-                        f"service {service.name} is of {what} {name}, which does not exist; there"
-                        f" are {', '.join(sorted(known))}"
-                    )
 
 
 class ClusterFile(Model):

@@ -218,11 +218,6 @@ def _curve(cell: str) -> Curve | None:
     return tuple(points) or None
 
 
-def _name(cell: str) -> str | None:
-    """Read a name; with a slash before it, it would be that of a service."""
-    return None if cell.startswith("/") else _word(cell)
-
-
 def _word(cell: str) -> str | None:
     return cell if cell.isprintable() and len(cell) <= 256 else None
 
@@ -232,7 +227,7 @@ _SOME_SECONDS = (_number(0.0, is_open=True), "a number of seconds above 0")
 _DEVICES = (_count(MOST_DEVICES), f"a whole number of devices from 1 to {MOST_DEVICES}")
 
 _COLUMNS: dict[str, tuple[Callable[[str], Any], str, str]] = {
-    "name": (_name, "name", "a name of at most 256 letters, without a slash before it"),
+    "name": (_word, "name", "a name of at most 256 letters"),
     "arrival_s": (_SECONDS[0], "arrival_s", _SECONDS[1]),
     "work_s": (_SOME_SECONDS[0], "work_s", _SOME_SECONDS[1]),
     "devices": (_DEVICES[0], "devices", _DEVICES[1]),
