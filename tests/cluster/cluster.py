@@ -187,6 +187,7 @@ class Cluster:
             with contextlib.suppress(ApiError, *AWAY):
                 if is_so():
                     return
+            self.plane.revive()
             time.sleep(0.02)
         raise AssertionError(f"not within {within_s:g} s: {what}\n{self.story()}")
 

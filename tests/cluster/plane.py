@@ -128,6 +128,17 @@ class Plane:
             os.kill(child, signal.SIGKILL)
         process.wait(10)
 
+    def revive(self) -> None:
+        """Start those again that have ended by themselves, as a kubelet does with static pods.
+
+        A scheduler ends where it finds its cache corrupt, which an API server that was away may
+        bring about.
+        """
+        for name, process in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[name]
+                self.start(name)
+
     def close(self) -> None:
         """End them all; the ground would, too."""
         for name in reversed(ORDER):

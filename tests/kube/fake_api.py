@@ -186,11 +186,16 @@ class FakeApi:
                     if grace_s is None
                     else grace_s
                 )
-                is_held = bool(grace_s) and bool(old["spec"].get("nodeName"))
+                is_over = old.get("status", {}).get("phase") in ("Succeeded", "Failed")
+                is_held = bool(grace_s) and bool(old["spec"].get("nodeName")) and not is_over
             else:
                 is_held = bool(old["metadata"].get("finalizers"))
             if not is_held:
-                return self._remove(key)
+                gone = deepcopy(self._remove(key))
+                if key[0] == "pods":  # shown as it was on its way
+                    del gone["metadata"]["resourceVersion"]
+                    gone["metadata"]["deletionTimestamp"] = now()
+                return gone
             if "deletionTimestamp" in old["metadata"]:
                 return old
             new = deepcopy(old)

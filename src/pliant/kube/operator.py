@@ -416,7 +416,8 @@ class Operator:
             else:
                 raise
             return
-        if answer.get("kind") == "Status":
+        is_gone = "resourceVersion" not in answer.get("metadata", {})
+        if answer.get("kind") == "Status" or is_gone:  # some kinds are shown as they were
             store.removed(_named(known.job, action))
         elif call.method != "DELETE" or "deletionTimestamp" in answer["metadata"]:
             store.changed(answer)
