@@ -367,8 +367,13 @@ class Pod:
         return self._sandbox is not None
 
     def renew(self, body: Object) -> None:
-        """Take what the API server has of it now."""
+        """Take what the API server has of it now; tell it again what others have changed.
+
+        Of a node that was not heard for a while, the controllers say that no pod is ready.
+        """
         self.body = body
+        if self._told is not None and _ready_in(body["status"]) != _ready_in(self._told):
+            self._told = None
         self._news.set()
 
     def forget(self) -> None:
@@ -578,6 +583,12 @@ class Pod:
         options: dict[str, Any] = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         with contextlib.suppress(ApiError, *AWAY):  # or it is gone, or asked again
             self.kubelet.api.delete("Pod", self.name, **options)
+
+
+def _ready_in(status: Object) -> bool:
+    return any(
+        one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ())
+    )
 
 
 def expanded(text: str, environment: dict[str, str]) -> str:
