@@ -155,6 +155,7 @@ PAGES = {
     "docs/reference/files.md": reference_pages.files_page,
     "docs/reference/metrics.md": reference_pages.metrics_page,
     "docs/reference/events.md": reference_pages.events_page,
+    "docs/reference/trainer-options.md": reference_pages.trainers_page,
 }
 
 

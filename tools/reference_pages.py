@@ -17,6 +17,7 @@ from pliant.cli.main import app
 from pliant.coordinator.metrics import BoardCollector
 from pliant.core.commands import Command, type_name
 from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
+from pliant.integrations.transformers_options import TRAINING_ARGUMENTS, TRL_OPTIONS
 from pliant.kube.metrics import OperatorMetrics
 from pliant.observe.status import Board
 from pliant.pool.pool_metrics import PoolCollector
@@ -164,3 +165,20 @@ def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _line(text: str | None) -> str:
     """Return the first paragraph of a docstring as one line of Markdown."""
     return " ".join((text or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+def trainers_page() -> str:
+    """Return what becomes of each option of a trainer."""
+    text = (
+        f"# Options of trainers\n\n{MADE}\nWhat becomes of each option where a trainer is elastic: "
+        "see [keep your trainer](../howto/trainers.md).\n"
+    )
+    tables = {
+        "TrainingArguments of transformers": TRAINING_ARGUMENTS,
+        "Further ones of SFTConfig and DPOConfig of trl": TRL_OPTIONS,
+    }
+    for title, answers in tables.items():
+        text += f"\n## {title}\n\n"
+        rows = ((f"`{name}`", one.kind, one.says) for name, one in answers.items())
+        text += table_of(("option", "", "how, why, or what to do instead"), rows)
+    return text + "\nAll other options of these are taken.\n"

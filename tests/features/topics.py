@@ -42,6 +42,12 @@ TOPICS = (
         ("engine/worker/",),
     ),
     Topic(
+        "Trainers of other libraries",
+        "[Keep your trainer](../howto/trainers.md) shows the line to change and what differs; "
+        "[options of trainers](trainer-options.md) has an answer for each option.",
+        ("integrations/",),
+    ),
+    Topic(
         "Arguments of a session",
         "Change the argument that the sentence names. [What works](features.md) lists models, "
         "optimizers and schedulers.",

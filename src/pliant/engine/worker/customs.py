@@ -39,8 +39,9 @@ TORCHRUN = Custom(
     section="From torchrun",
 )
 HUGGING_FACE = Custom(
-    change="Give its model, a torch optimizer and its dataset to pliant.Session, and write the "
-    "loop in place of trainer.train()",
+    change="Import ElasticTrainer from pliant.integrations.transformers in its place (or of trl "
+    "from pliant.integrations.trl), or give its model, a torch optimizer and its dataset to "
+    "pliant.Session, and write the loop in place of trainer.train()",
     section="From a Trainer of Hugging Face",
     packages=("transformers", "trl"),
 )
