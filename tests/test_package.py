@@ -20,7 +20,7 @@ def test_import_pliant_does_not_import_torch() -> None:
 
     assert done.stdout.strip() == (
         "['Checkpoint', 'ConfigError', 'PliantError', 'Session', 'State', 'UsageError', 'device', "
-        "'mesh', 'once', 'run_dir', 'seed']"
+        "'elastic_event', 'mesh', 'once', 'run_dir', 'seed']"
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pliant.engine.sharding.device_mesh import mesh
     from pliant.engine.worker.once import once, run_dir
     from pliant.engine.worker.own_device import device
+    from pliant.restart.event import elastic_event
 
 _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
@@ -24,6 +25,7 @@ _PUBLIC_NAMES = {
     "Session": "pliant.engine.session",
     "State": "pliant.engine.plain_state",
     "device": "pliant.engine.worker.own_device",
+    "elastic_event": "pliant.restart.event",
     "mesh": "pliant.engine.sharding.device_mesh",
     "once": "pliant.engine.worker.once",
     "run_dir": "pliant.engine.worker.once",
@@ -38,6 +40,7 @@ __all__ = [
     "State",
     "UsageError",
     "device",
+    "elastic_event",
     "mesh",
     "once",
     "run_dir",

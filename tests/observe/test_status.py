@@ -27,6 +27,7 @@ DOCUMENTED = {
     "max_replicas",
     "num_slots",
     "workers_per_replica",
+    "mode",
     "replicas",
     "nonfinite",
     "apart",

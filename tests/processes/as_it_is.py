@@ -27,7 +27,7 @@ def main() -> None:
         file.write(json.dumps({"rank": rank, "pid": os.getpid(), "step": step, **told}) + "\n")
     if (here / f"deaf-{rank}").exists():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    event = None
+    event, calls = None, 0
     if "--event" in sys.argv:
         import pliant
 
@@ -39,19 +39,25 @@ def main() -> None:
             raise ValueError("no such sample")
         if (here / f"end-{rank}").exists():
             return
-        step += 1
+        step, calls = step + 1, calls + 1
         if rank == 0:
             (here / "new").write_text(str(step))
             (here / "new").replace(kept)
         if event is not None and not (here / f"silent-{rank}").exists():
-            _look(here, event, rank, step)
+            _look(here, event, rank, step, calls)
 
 
-def _look(here: Path, event: Callable[[], Any], rank: int, step: int) -> None:
+def _look(here: Path, event: Callable[[], Any], rank: int, step: int, call: int) -> None:
     if (found := event()) is None:
         return
     with (here / "seen").open("a") as file:
-        seen = {"rank": rank, "step": step, "reason": found.reason, "sizes": [found.old_size]}
+        seen = {
+            "rank": rank,
+            "step": step,
+            "call": call,
+            "reason": found.reason,
+            "sizes": [found.old_size],
+        }
         seen["sizes"].append(found.new_size)
         file.write(json.dumps({**seen, "leaving": found.leaving}) + "\n")
     if not (here / f"mute-{rank}").exists():

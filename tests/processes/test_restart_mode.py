@@ -42,6 +42,17 @@ class Restarted:
         self.job.wait_for(lambda: all(map(_lives, (one["pid"] for one in found))), "they run")
         return list(found)
 
+    def await_calls(self) -> None:
+        """Wait until all processes of the newest generation ask for events."""
+        newest = max(one["generation"] for one in self.job.records("switched"))
+        asked = [one["step"] for one in self.job.records("commit")]
+
+        def has_called() -> bool:
+            made = [one for one in self.job.records("commit") if one["generation"] == newest]
+            return bool(made) and made[-1]["step"] > max(asked, default=0) + 20
+
+        self.job.wait_for(has_called, "all ask for events")
+
     def scale(self, target: int) -> None:
         with self.job.client() as client:
             client.post("/v1/scale", json={"target": target}).raise_for_status()
@@ -223,3 +234,57 @@ def test_a_ddp_script_of_torchrun_goes_on_through_1_3_2_and_a_kill(tmp_path: Pat
     assert max(again) >= max(three)
     assert min(two) >= max(three)
     assert "was ended by SIGKILL; all processes are started again" in run.notes
+
+
+def test_all_see_an_event_at_the_same_call_and_acknowledge_it(tmp_path: Path) -> None:
+    with restarted(tmp_path, "--event", replicas=3, start=2, workers=1) as run:
+        run.await_size(2)
+        run.await_calls()
+        run.scale(3)
+        run.await_size(3)
+        run.await_calls()
+        run.scale(1)
+        run.await_size(1)
+        run.await_calls()
+        run.job.stop()
+
+    grown, shrunk, stopped = (
+        [one for one in run.lines("seen") if one["sizes"] == sizes]
+        for sizes in ([2, 3], [3, 1], [1, 0])
+    )
+    assert [len({one["call"] for one in some}) for some in (grown, shrunk, stopped)] == [1, 1, 1]
+    assert sorted(one["rank"] for one in grown) == [0, 1]
+    assert [one["leaving"] for one in sorted(shrunk, key=lambda one: one["rank"])] == [
+        False,
+        True,
+        True,
+    ]
+    assert stopped[0]["reason"] == "stop"
+    call = grown[0]["call"]
+    assert f"stopped from 2 to 3, at call {call} of elastic_event: rank" in run.notes
+    assert f"acknowledged step {grown[0]['step']} ({tmp_path}/kept)" in run.notes
+    assert len(run.lines("starts")) == 2 + 3 + 1
+
+
+def test_three_ways_to_end_are_told_apart_with_what_they_cost(tmp_path: Path) -> None:
+    for name in ("mute-1", "mute-2", "stay-2", "silent-3"):
+        (tmp_path / name).touch()
+    with restarted(
+        tmp_path,
+        "--event",
+        replicas=4,
+        policy={"graceful_shutdown_timeout_s": 1.0},
+    ) as run:
+        run.await_size(4)
+        run.await_calls()
+        run.scale(1)
+        run.await_size(1)
+        run.end()
+
+    (said,) = [line for line in run.notes.splitlines() if line.startswith("stopped from 4 to 1")]
+    assert "rank 0 acknowledged step" in said
+    assert "rank 1 exited with code 0 by itself" in said
+    assert "ranks 2-3 forced (SIGTERM)" in said
+    assert "called elastic_event differently often: " in run.notes
+    assert "rank 3 0 times" in run.notes
+    assert "ranks 2-3 had not acknowledged a save within 1 s: up to " in run.notes

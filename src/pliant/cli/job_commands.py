@@ -167,13 +167,21 @@ def explain(
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "start": found.start}
-        more = {"placed": where, "aside": found.aside}
+        more = {"placed": where, "aside": found.aside, "mode": found.mode}
         return print_json({"decisions": reasons, **facts, **doubts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [text.plain for text in screens.doubts(doubts)]
     here = None if where is None else placed_line(where)
-    for sentence in (found.pool, found.interval, here, found.start, found.aside, *wrong):
+    for sentence in (
+        found.pool,
+        found.interval,
+        here,
+        found.start,
+        found.aside,
+        found.mode,
+        *wrong,
+    ):
         if sentence is not None:
             say(f"\n{sentence}")
     return EXIT_OK

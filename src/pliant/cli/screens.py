@@ -249,7 +249,9 @@ def _figures(status: dict[str, Any], metrics: dict[str, Any]) -> RenderableType:
     if not text:
         is_alone = status["state"] == "starting" and not (status["replicas"] or status["decision"])
         whom = "an agent to join" if is_alone and status["pool"] is None else "the first step"
-        text.append(f"waiting for {whom}", style="dim")
+        uncounted = "steps are not known: the script does not call pliant.elastic_event"
+        is_begun = status["state"] == "training"
+        text.append(uncounted if is_begun else f"waiting for {whom}", style="dim")
     return text
 
 

@@ -127,14 +127,15 @@ class JobView:
         self.board.add(record)
         if record.get("kind") == "metrics" and isinstance(record.get("values"), dict):
             self.values = record["values"]
-        if record.get("kind") not in ("commit", *ENDINGS):
+        is_uncounted = self.board.is_uncounted and record.get("kind") == "switched"
+        if record.get("kind") not in ("commit", *ENDINGS) and not is_uncounted:
             return []
         unshown = self.board.timeline.num_resizes - self._num_shown
         ended = record["kind"] in ENDINGS
         shown = []
         for resize in self.board.timeline.resizes(unshown):
             replaced = resize.generation < self.board.timeline.generation
-            if resize.pause_s is None and not replaced and not ended:
+            if resize.pause_s is None and not (replaced or ended or is_uncounted):
                 break
             shown.append(resize)
         self._num_shown += len(shown)

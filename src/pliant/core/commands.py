@@ -60,6 +60,9 @@ class Switch:
     to: tuple[ReplicaId, ...]
     order: Order
 
+    within_s: float | None = None
+    """In restart mode: when the first that leaves will be ended, in seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reform(_Meeting):

@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pliant.core.values import Mode
 from pliant.observe.log import Record, seconds, whole
 from pliant.observe.prose import SET_ASIDE, pool_line
 
 LAST = 10
+
+RESTARTS = (
+    "mode restart: each change of size ends all processes of the script and starts them again; in "
+    "place, in a script with a pliant.Session, none would have been started again"
+)
 
 _START = re.compile(r"start r\d+ on [^:]+: ")
 
@@ -51,6 +57,9 @@ class Explained:
     start: str | None = None
     """Where the newest replica was started, and why there; None: there was nothing to choose."""
 
+    mode: str | None = None
+    """What each change of size costs, where the script is started again; None: it is not."""
+
     aside: str | None = None
     """Which node was set aside last, and for which cause of its host; None: none is known to be."""
 
@@ -59,6 +68,7 @@ class Explained:
         match record.get("kind"):
             case "job_started":
                 self.pool = self.start = self.aside = None
+                self.mode = RESTARTS if record.get("mode") == Mode.RESTART else None
             case "note" if _START.match(str(record.get("text"))):
                 self.start = str(record["text"])
             case "note" if found := SET_ASIDE.match(str(record.get("text"))):

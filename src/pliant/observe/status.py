@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.errors import EXIT_STOPPED
+from pliant.core.values import Mode
 from pliant.observe import explain, status_facts
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
@@ -151,7 +152,13 @@ class Board:
         is_queued = self.pool is not None and self.pool["admission"] == "waiting"
         if self.living.is_holding or is_queued:
             return "waiting"
-        return "training" if self.committed else "starting"
+        is_training = self.committed or (self.is_uncounted and self.timeline.generation)
+        return "training" if is_training else "starting"
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Whether the script is started again at each change, and nobody has counted its steps."""
+        return self.about.get("mode") == Mode.RESTART and not self.timeline.num_commits
 
     def samples_per_s(self) -> float | None:
         """Return committed samples per second over the last steps."""
@@ -228,7 +235,7 @@ class Board:
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
-            **_chosen(self.about, "out", "url", "pid", "workers_per_replica"),
+            **_chosen(self.about, "out", "url", "pid", "workers_per_replica", "mode"),
         }
 
     def _shown(self, replica: ReplicaStatus) -> dict[str, Any]:

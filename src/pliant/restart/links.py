@@ -72,7 +72,7 @@ class Building:
         self._mesh.wake()
 
     def connect(self) -> dict[int, socket.socket]:
-        """Return the connections that are used, by rank.
+        """Return the connections to all others, by rank.
 
         Raises:
             Unreached: there is not one to every member.
@@ -86,12 +86,7 @@ class Building:
                 missing = tuple(self.order.replicas[rank] for rank in self._mesh.missing())
                 raise Unreached(f"cannot reach {', '.join(missing)}", missing)
 
-        peers = self._mesh.connect(check)
-        used = {rank: peer.sock for rank, peer in peers.items() if 0 in (rank, self.rank)}
-        for rank, peer in peers.items():
-            if rank not in used:
-                peer.sock.close()
-        return used
+        return {rank: peer.sock for rank, peer in self._mesh.connect(check).items()}
 
 
 class Links:
@@ -110,10 +105,13 @@ class Links:
         self.broken = ""
         """Who is gone; empty: nobody."""
 
-        self._socks = dict(socks)
+        self._socks = {peer: sock for peer, sock in socks.items() if 0 in (peer, rank)}
+        self._unused = [sock for peer, sock in socks.items() if peer not in self._socks]
+        """Open while others may still look for members: who hangs up is not there."""
+
         self._on_news = on_news
-        self._inbox: dict[int, deque[Record]] = {rank: deque() for rank in socks}
-        self._partial = dict.fromkeys(socks, b"")
+        self._inbox: dict[int, deque[Record]] = {peer: deque() for peer in self._socks}
+        self._partial = dict.fromkeys(self._socks, b"")
         self._loop = asyncio.get_running_loop()
         for peer, sock in self._socks.items():
             self._loop.add_reader(sock.fileno(), self._read, peer)
@@ -161,6 +159,8 @@ class Links:
         """Hang up; again: nothing."""
         for rank in list(self._socks):
             self._hang_up(rank)
+        for sock in self._unused:
+            sock.close()
 
     def _read(self, rank: int) -> None:
         sock = self._socks[rank]

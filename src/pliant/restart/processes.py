@@ -18,19 +18,25 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
+from pliant.machine.event_loop import within
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.restart.page import PAGE_VARIABLE, Page
 
 NO_PYTHON = "--no-python"
 """Begins a command that is a program of its own."""
+
+ON_PATH = Path(__file__).parents[1] / "integrations" / "on_path"
+"""Directory with the package by whose name scripts for HyperPod import what they ask."""
 
 KILL_S = 5.0
 """From SIGTERM to SIGKILL, in seconds, where nothing is to be saved."""
@@ -258,9 +264,7 @@ async def ended(processes: Processes, news: asyncio.Event, limit_s: float) -> bo
         if (left_s := until_s - time.monotonic()) <= 0:
             return False
         news.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(left_s):
-                await news.wait()
+        await within(news.wait(), left_s)
     return True
 
 
@@ -287,3 +291,20 @@ def _kill_group(pid: int) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def free_port(host: str) -> int:
+    """Return a port that is free now: whoever listens there opens it itself."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])
+
+
+def surroundings() -> dict[str, str]:
+    """Return the environment of scripts, in which those for HyperPod find what they import."""
+    found = dict(os.environ)
+    if find_spec("hyperpod_elastic_agent") is None:
+        paths = (found.get("PYTHONPATH"), str(ON_PATH))
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return found

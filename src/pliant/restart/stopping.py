@@ -242,14 +242,15 @@ def told(stop: Stop, at: int, ends: Sequence[ProcessEnd]) -> Iterator[tuple[str,
     if len(counts) > 1:
         listed = ", ".join(f"{ranked(ranks)} {counted(n, 'time')}" for n, ranks in counts.items())
         yield f"processes have called elastic_event differently often: {listed}", True
-    late = [one for one in ends if one.kind == "forced"]
-    if late:
-        cost = max(one.cost for one in late)
-        yield (
-            f"{ranked([one.rank for one in late])} had not acknowledged a save within "
-            f"{stop.graceful_s:g} s: up to {counted(cost, 'step')} may be repeated",
-            True,
-        )
+    for kind, why in (("forced", f"within {stop.graceful_s:g} s"), ("exited", "when it failed")):
+        late = [one for one in ends if one.kind == kind and one.code]
+        if late:
+            cost = max(one.cost for one in late)
+            yield (
+                f"{ranked([one.rank for one in late])} had not acknowledged a save {why}: up to "
+                f"{counted(cost, 'step')} may be repeated",
+                True,
+            )
 
 
 def ranked(ranks: Sequence[int]) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import threading
@@ -26,26 +25,35 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pliant.core import commands, events
 from pliant.core.commands import Command
-from pliant.core.errors import EXIT_FAILED, ConfigError, NoStateError
+from pliant.core.errors import NoStateError
 from pliant.core.events import ExitKind
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Member, Outcome
 from pliant.core.membership.resolve import Header, resolve
 from pliant.core.values import NO_GENERATION, NO_LINEAGE, Generation, Incarnation, Order, ReplicaId
 from pliant.engine.comm.mesh import Port
-from pliant.engine.worker.bootstrap import GOODBYE_S, NotRunError, confine, lock_device
 from pliant.engine.worker.link import Link
+from pliant.machine.event_loop import within
 from pliant.machine.tls import TlsContexts
 from pliant.restart import stopping
 from pliant.restart.links import Building, Links, Unreached
-from pliant.restart.processes import Processes, Ranks, end
+from pliant.restart.processes import Processes, Ranks, end, free_port, surroundings
 from pliant.restart.stopping import Stop
 from pliant.wire.launch import Assignment
-from pliant.wire.messages import Ended, Noted, Traceback
+from pliant.wire.messages import Committed, Noted, Traceback
+
+STEPS_S = 0.1
+"""Between two looks how far the script is, in seconds."""
+
+FORCED_S = 8.0
+"""Before a replica is ended as overdue its processes are, in seconds."""
+
+MIN_S = 1.0
+"""Shortest time that scripts get to save, in seconds."""
 
 MOST_REPLICAS = 1 << 16
 """What it says of the micro-batches of a step, of which each replica needs one: no limit."""
@@ -63,41 +71,6 @@ class Left(Exception):  # noqa: N818
     def __init__(self, kind: ExitKind, detail: str = "") -> None:
         super().__init__(detail)
         self.kind = kind
-
-
-def run_restart_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
-    """Be a worker of a job in restart mode and end the process; never returns."""
-    link = Link(control, assignment.replica, incarnation=assignment.incarnation)
-    link.start()
-    code = EXIT_FAILED
-    try:
-        try:
-            left = asyncio.run(_run(assignment, link))
-            code = 0 if left.kind in (ExitKind.FINISHED, ExitKind.LEFT) else EXIT_FAILED
-        except (NotRunError, ConfigError, OSError) as error:
-            kind = error.kind if isinstance(error, NotRunError) else ExitKind.SHORT
-            left = Left(kind, str(error))
-        link.send(Ended(replica=assignment.replica, kind=left.kind, detail=str(left)))
-        link.close(GOODBYE_S)
-    finally:
-        os._exit(code)
-
-
-async def _run(assignment: Assignment, link: Link) -> Left:
-    locks = [lock_device(assignment, one) for one in (assignment.device, *assignment.beside)]
-    if assignment.workers_per_replica > 1:  # as torchrun does
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    confine(assignment, own=None)
-    os.chdir(assignment.work.cwd)
-    worker = RestartWorker(assignment, link)
-    try:
-        await worker.serve()
-    except Left as left:
-        return left
-    finally:
-        worker.close()
-        del locks
-    raise AssertionError("it stopped serving")
 
 
 class RestartWorker:
@@ -130,6 +103,10 @@ class RestartWorker:
         self._dismissed: str | None = None
         self._waiting = NO_GENERATION
         self._restarts = 0
+        self._calls = self._told = 0
+        self._told_s = time.monotonic()
+        self._notice_s: float | None = None
+        """Calls of elastic_event before this generation, and those that were told of."""
 
     # --- what comes in --------------------------------------------------------------------
 
@@ -148,7 +125,8 @@ class RestartWorker:
             case commands.Prepare(order=order, secret=secret):
                 self._secrets[order.generation] = bytes.fromhex(secret)
                 return protocol.on_prepare(member, order, incarnation)
-            case commands.Switch(order=order):
+            case commands.Switch(order=order, within_s=within_s):
+                self._notice_s = within_s
                 return protocol.on_switch(member, order, incarnation)
             case commands.Reform(order=order, secret=secret):
                 self._secrets[order.generation] = bytes.fromhex(secret)
@@ -256,8 +234,9 @@ class RestartWorker:
             except Interrupted as error:
                 self._break(str(error))
                 continue
-            if not is_done:
-                await self.news.wait()
+            while not (is_done or self.news.is_set()):
+                await within(self.news.wait(), STEPS_S)
+                self._tell_steps()
 
     def close(self) -> None:
         """End what runs, and hang up."""
@@ -324,13 +303,16 @@ class RestartWorker:
         """Return why all are to stop: for another size, or for good."""
         order, old = self.member.ordered, len(links.order.members)
         new = 0 if order is None else len(order.members)
+        graceful_s = self.assignment.work.graceful_s
+        if order is not None and self._notice_s is not None:  # from outside it may be less
+            graceful_s = max(MIN_S, min(graceful_s, self._notice_s - FORCED_S))
         return Stop(
             reason="resize" if order else "stop",
             generation=NO_GENERATION if order is None else order.generation,
             old_size=old * self.assignment.workers_per_replica,
             new_size=new * self.assignment.workers_per_replica,
             staying=() if order is None else order.replicas,
-            graceful_s=self.assignment.work.graceful_s,
+            graceful_s=graceful_s,
         )
 
     async def _after(self, stop: Stop) -> bool:
@@ -378,9 +360,8 @@ class RestartWorker:
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise TimeoutError
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self.news.wait()
+            await within(self.news.wait(), STEPS_S if left_s is None else min(STEPS_S, left_s))
+            self._tell_steps()
 
     # --- a generation ---------------------------------------------------------------------
 
@@ -411,7 +392,7 @@ class RestartWorker:
         if not self.member.has_state or resolution.restore is not None:
             self._become((protocol.received(self.member, resolution), ()))
         self._become((protocol.entered(self.member, order), ()))
-        self._restarts = start["restarts"]
+        self._restarts, self._calls = start["restarts"], start["calls"]
         replica, committed = self.member.replica, self.member.committed
         self._link.send(
             events.Switched(replica=replica, generation=order.generation, step=committed)
@@ -423,6 +404,7 @@ class RestartWorker:
         """Exchange where everybody stands; rank 0 says where the processes meet."""
         generation = links.order.generation
         mine = {"header": protocol.header(self.member).to_ints(), "restarts": self._restarts}
+        mine["calls"] = self._calls
         if links.rank:
             links.tell(0, "here", **mine)
             return await self.until(lambda: links.next_of(0, "start"), generation)
@@ -439,7 +421,8 @@ class RestartWorker:
         start = {
             "headers": [said[rank]["header"] for rank in sorted(said)],
             "restarts": max(one["restarts"] for one in said.values()),
-            "master": [host, _free_port(host)],
+            "calls": max(one["calls"] for one in said.values()),
+            "master": [host, free_port(host)],
         }
         links.tell_all("start", **start)
         return start
@@ -461,13 +444,14 @@ class RestartWorker:
             ranks,
             job=work.job,
             max_restarts=work.max_restarts,
-            environ=os.environ,
+            environ=surroundings(),
             directory=Path(self.assignment.inner) / f"g{order.generation}",
             on_exit=self.news.set,
         )
 
     def _let_go(self) -> None:
         if self.processes is not None:
+            self._calls += max(one.page.calls for one in self.processes.all)
             self.processes.close()
             self.processes = None
 
@@ -480,6 +464,29 @@ class RestartWorker:
         self._restarts += 1
         self._is_finished = False
         return True
+
+    def _tell_steps(self) -> None:
+        """Tell people how far the script is, as its first process counts: once for all replicas."""
+        if self.processes is None or self.links is None or self.links.rank:
+            return
+        calls = self._calls + self.processes.all[0].page.calls
+        if calls <= self._told:
+            return
+        now_s, since = time.monotonic(), calls - self._told
+        self._link.send(
+            Committed(
+                replica=self.member.replica,
+                generation=self.member.current,
+                step=calls - 1,
+                mono_s=now_s,
+                loss=None,
+                grad_norm=None,
+                samples=0,
+                step_s=(now_s - self._told_s) / since,
+            ),
+            urgent=False,
+        )
+        self._told, self._told_s = calls, now_s
 
     def _finish(self) -> None:
         """Say that the script is done here; others may be at it for long."""
@@ -550,11 +557,3 @@ class RestartWorker:
             looked=looked,
         )
         self._link.send(self._spare)
-
-
-def _free_port(host: str) -> int:
-    """Return a port that is free now: whoever listens there opens it itself."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])

@@ -98,7 +98,7 @@ def press(tx: Transaction, within_s: float | None = None) -> None:
         return
     if within_s is None:
         usual_s = 4 * tx.job.sizing.costs.usual_step_s
-        within_s = max(tx.settings.policy.graceful_shutdown_timeout_s, usual_s)
+        within_s = max(tx.settings.leave_s, usual_s)
     if is_over:
         tx.job.ending = replace(ending, stop_by_s=tx.now_s + within_s, stop_rest_s=0.0)
         for name, replica in tx.job.replicas.items():

@@ -402,7 +402,7 @@ def _place(tx: Transaction, event: Registered, present: frozenset[ReplicaId]) ->
     elif name in tx.job.membership.orders.leavers and present:
         leaver = replace(
             replica,
-            due_s=tx.now_s + tx.settings.policy.graceful_shutdown_timeout_s,
+            due_s=tx.now_s + tx.settings.leave_s,
             is_asked=True,
             reason="left behind by a resize",
         )

@@ -212,7 +212,7 @@ def accept_membership(tx: Transaction, outcome: Outcome, *, is_charged: bool = T
         membership = replace(membership, trouble=replace(membership.trouble, cut=frozenset()))
     tx.job.membership = membership
     for command in commands:
-        tx.commands.append(command)
+        tx.commands.append(_with_notice(tx, command))
         match command:
             case EndReplica(replica=name, reason=reason):
                 _charge(tx, {name} - excused, ExitKind.SIGNAL, f"({reason})")
@@ -239,6 +239,15 @@ def accept_membership(tx: Transaction, outcome: Outcome, *, is_charged: bool = T
                 )
             case _:
                 pass
+
+
+def _with_notice(tx: Transaction, command: Command) -> Command:
+    """Say with a Switch for how long processes may save that are started again."""
+    if not (isinstance(command, Switch) and tx.settings.is_restarting):
+        return command
+    leavers = set(command.to) - set(command.order.replicas)
+    due_s = min((tx.job.replicas[name].due_s for name in leavers), default=NEVER)
+    return command if due_s == NEVER else replace(command, within_s=max(0.0, due_s - tx.now_s))
 
 
 def _charge(tx: Transaction, names: Collection[ReplicaId], kind: ExitKind, what: str) -> None:
@@ -312,7 +321,7 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
         charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", signature=alike)
     elif replica.state is ReplicaState.LEAVING:
         if _is_needed(tx, name, replica):
-            notice_s = tx.settings.policy.graceful_shutdown_timeout_s
+            notice_s = tx.settings.leave_s
             tx.put(name, replace(replica, due_s=tx.now_s + notice_s))
             return
         reason = f"{replica.reason}, and its notice is over"

@@ -98,7 +98,7 @@ def relieve(tx: Transaction, names: Iterable[ReplicaId]) -> bool:
     if not free_devices(job) and _below_minimum(tx, name) is not None:
         return False
     tx.notes.append(f"{name} leaves its device, which is not healthy")
-    notice_s = tx.settings.policy.graceful_shutdown_timeout_s
+    notice_s = tx.settings.leave_s
     replicas.send_away(tx, name, notice_s, "its device is not healthy")
     return True
 
@@ -117,7 +117,7 @@ def on_kill(tx: Transaction, name: ReplicaId) -> None:
 
 def on_offered(tx: Transaction, event: events.Offered) -> None:
     """Take note of what the outside grants, and let those go whose devices it takes."""
-    said_s, usual_s = event.notice_s, tx.settings.policy.graceful_shutdown_timeout_s
+    said_s, usual_s = event.notice_s, tx.settings.leave_s
     tx.job.offer = replace(
         tx.job.offer, replicas=event.replicas, notice_s=said_s, reason=event.reason
     )

@@ -283,7 +283,7 @@ def _notice_s(tx: Transaction, num_live: int) -> float:
     offered, notice_s = tx.job.offer.replicas, tx.job.offer.notice_s
     if offered is not None and notice_s is not None and num_live > offered:
         return notice_s
-    return tx.settings.policy.graceful_shutdown_timeout_s
+    return tx.settings.leave_s
 
 
 def _surplus(job: Job, count: int, placement: PlacementRule) -> list[ReplicaId]:

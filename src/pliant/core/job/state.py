@@ -72,6 +72,11 @@ class ReplicaState(StrEnum):
     """Its process was reaped, and the job forgets it."""
 
 
+FORCED_S = 20.0
+"""For the processes of a script that are not gone in their time, and until all have agreed on when
+they are to be, in seconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
     """What the user may set about the job's life, beside the policy."""
@@ -125,6 +130,12 @@ class JobSettings:
 
     finish_s: float = 3600.0
     """The same after the last step: what a script does with its result may take long."""
+
+    @property
+    def leave_s(self) -> float:
+        """Return how long a replica may take to leave; processes that are ended by force longer."""
+        graceful_s = self.policy.graceful_shutdown_timeout_s
+        return graceful_s + FORCED_S * self.is_restarting
 
     @property
     def patience(self) -> Timeouts:

@@ -46,7 +46,7 @@ def look_at_slow(tx: Transaction) -> None:
         reason = f"{known[slowest].tenths / 10:g} times as slow as the others"
         recent = (*_recent(tx.job, tx.now_s), tx.now_s)
         tx.job.stragglers = replace(tx.job.stragglers, replaced=recent, slow=known.drop(slowest))
-        notice_s = tx.settings.policy.graceful_shutdown_timeout_s
+        notice_s = tx.settings.leave_s
         replicas.send_away(tx, slowest, notice_s, reason)
     _look_again(tx)
 
