@@ -30,52 +30,10 @@ def beside(cluster: str = CLUSTER, jobs: str = f"{JOBS}gpt,0,60,,,,,\n") -> Scri
     return write
 
 
-SACCT = "JobID|Submit|Start|End|AllocTRES\n"
-
-
-DAY = "2026-10-01T"
-
-
 def simulate(options: str = "", workload: str = "jobs.csv", before: Script | None = None) -> Typed:
     """Return a simulation that is refused."""
     return Typed(f"simulate c.yaml {workload} {options}".strip(), before=before or beside())
 
-
-EXPORTS = [
-    (
-        " line 1: the column Submit is missing; export with `sacct --parsable2 -o"
-        " JobID,Submit,Start,End,AllocTRES`",
-        SACCT.replace("Submit", "Eligible"),
-    ),
-    (
-        " line 1 is of sacct without bars; export with `sacct --parsable2`",
-        "JobID                     Submit               Start\n",
-    ),
-    (" line 2 has 2 fields; expected 5, as in line 1", f"{SACCT}7|{DAY}08:00:00\n"),
-    (
-        " line 2: Start '8:10' is no time; expected one such as 2026-10-01T08:00:00",
-        f"{SACCT}7|{DAY}08:00:00|8:10|Unknown|gres/gpu=8\n",
-    ),
-    (
-        " line 2: Submit is empty; expected a time, such as 2026-10-01T08:00:00",
-        f"{SACCT}7|Unknown|{DAY}08:00:00|Unknown|gres/gpu=8\n",
-    ),
-    (
-        " line 2: End 2026-10-01T08:05:00 is before Start 2026-10-01T08:10:00; if the clock was put"
-        " back, export with TZ=UTC",
-        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|{DAY}08:05:00|gres/gpu=8\n",
-    ),
-    (
-        " line 2: 900000 accelerators; at most 100000 can be simulated",
-        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|gres/gpu=900000\n",
-    ),
-    (
-        " has no job that trained on accelerators (left out: 1 jobs without an accelerator)",
-        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|cpu=8\n",
-    ),
-    (" line 2: began_s 5 is before arrival_s 9", "name,arrival_s,work_s,began_s\ngpt,9,60,5\n"),
-]
-"""What is said behind the name of a workload, and the export of Slurm that it is."""
 
 LINES = [
     (
@@ -91,6 +49,11 @@ LINES = [
 """What is said behind the place of a line, and its cells."""
 
 OTHERS: dict[str, Typed] = {
+    "jobs.csv line 1 is of sacct: make a workload of it, as `pliant docs"
+    " what-would-it-have-saved` shows": simulate(before=beside(jobs="JobID|Submit|Start\n")),
+    "jobs.csv line 2: began_s 5 is before arrival_s 9": simulate(
+        before=beside(jobs="name,arrival_s,work_s,began_s\ngpt,9,60,5\n")
+    ),
     "jobs.csv line 1: unknown column 'device'; did you mean devices?": simulate(
         before=beside(jobs="arrival_s,work_s,device\n")
     ),
@@ -124,7 +87,6 @@ OTHERS: dict[str, Typed] = {
 }
 
 COMMANDS = {
-    **{f"jobs.csv{said}": simulate(before=beside(jobs=text)) for said, text in EXPORTS},
     **{
         f"jobs.csv line 2{said}": simulate(before=beside(jobs=f"{JOBS}{cells}\n"))
         for said, cells in LINES

@@ -195,10 +195,10 @@ TOPICS = (
         ("simulate/", "cli/simulate_command", "spec/cluster"),
     ),
     Topic(
-        "Workloads and exported jobs",
+        "Workloads",
         "[What would it have saved us](../howto/what-would-it-have-saved.md) has the commands for "
         "Slurm, and the columns of a workload.",
-        ("spec/workload", "spec/exported_jobs"),
+        ("spec/workload",),
     ),
     Topic(
         "Replays",

@@ -1,4 +1,4 @@
-"""A workload is told by its first line."""
+"""A cluster and a workload are read into one world."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
 from pliant.simulate.world_files import read_workload, read_world
 
-SACCT = (
-    "JobID|Submit|Start|End|AllocTRES\n"
-    "7|2026-10-01T08:00:00|2026-10-01T08:00:00|2026-10-01T08:01:00|gres/gpu=1\n"
-)
-
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("text", [SACCT, "arrival_s,work_s\r\n0,60\r\n"])
-def test_each_kind_of_file_gives_its_job(tmp_path: Path, text: str, mark: str) -> None:
+def test_a_file_gives_its_job(tmp_path: Path, mark: str) -> None:
     path = tmp_path / "jobs"
-    path.write_text(mark + text)
+    path.write_text(f"{mark}arrival_s,work_s\r\n0,60\r\n")
 
-    (job,) = read_workload(str(path)).jobs
+    (job,) = read_workload(str(path))
 
     assert (job.arrival_s, job.work_s, job.devices) == (0.0, 60.0, 1)
 
@@ -45,3 +39,6 @@ def test_what_is_not_taken_from_a_file_is_told(tmp_path: Path) -> None:
         f"{jobs}: began_s is empty in line 3: nothing is compared with what happened",
         "--capacity a: of up to 5 nodes the 2 of the file count",
     )
+
+    jobs.write_text("arrival_s,work_s,began_s\n0,60,0\n5,60,7\n")
+    assert read_world(cluster, str(jobs), policy=Policy()).notes == ()

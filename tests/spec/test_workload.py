@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulate.worlds import job
 
 from pliant.core.errors import ConfigError
-from pliant.spec.workload import parse_workload
+from pliant.simulate.training_run import speed
+from pliant.spec.workload import made_elastic, parse_workload
 
 UNREAD = " cannot be read; expected "
 DEVICES = "a whole number of devices from 1 to 100000"
@@ -86,3 +88,25 @@ def test_a_name_stands_once() -> None:
     text = "name,arrival_s,work_s\na,0,1\nb,0,1\na,2,1\n"
 
     assert refusal(text) == "jobs.csv line 4: job a stands in line 2 already"
+
+
+def test_jobs_of_a_size_get_half_to_twice_as_many_and_are_not_ideal_there() -> None:
+    small, large, own = made_elastic(
+        [job("a", 60.0, 2), job("b", 60.0, 8), job("c", 60.0, 8, max_devices=9)], least=4
+    )
+
+    assert (small.is_elastic, own.max_devices) == (False, 9)
+    assert (large.min_devices, large.max_devices) == (4, 16)
+    assert [speed(large, size) for size in (4, 8, 16)] == pytest.approx([1 / 1.8, 1.0, 1.8])
+
+
+def test_half_of_the_replicas_are_whole_ones() -> None:
+    (one,) = made_elastic([job("a", 60.0, 12, workers=4)], least=8)
+
+    assert (one.min_devices, one.max_devices) == (4, 24)
+
+
+def test_a_job_of_one_device_cannot_have_half() -> None:
+    (one,) = made_elastic([job("a", 60.0)], least=1)
+
+    assert (one.min_devices, one.max_devices) == (1, 2)

@@ -39,7 +39,7 @@ def simulate(
         str,
         argument(
             "WORKLOAD|mix:...",
-            "Jobs as CSV, as sacct exports them, or a generator of them.",
+            "Jobs as CSV, or a generator of them.",
         ),
     ],
     ways: Annotated[

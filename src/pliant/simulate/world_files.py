@@ -11,16 +11,10 @@ from pliant.machine.files import read_named
 from pliant.simulate import generate
 from pliant.simulate.simulation import SimulatedWorld
 from pliant.spec.cluster import ClusterFile
-from pliant.spec.exported_jobs import (
-    Export,
-    is_sacct,
-    made_elastic,
-    parse_sacct,
-)
 from pliant.spec.load import parse
 from pliant.spec.pool import MOST_DEVICES
 from pliant.spec.trace import Change, parse_trace
-from pliant.spec.workload import parse_workload
+from pliant.spec.workload import WorkloadJob, made_elastic, parse_workload
 
 
 def read_world(
@@ -40,8 +34,13 @@ def read_world(
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
     """
     spec = parse(ClusterFile, read_named(cluster), source=str(cluster)).spec
-    found = read_workload(workload)
-    jobs = found.jobs if elastic_from is None else made_elastic(found.jobs, least=elastic_from)
+    jobs = read_workload(workload)
+    silent = [job.line for job in jobs if job.began_s is None]
+    missing: tuple[str, ...] = ()
+    if silent and len(silent) < len(jobs):
+        where = f"{workload}: began_s is empty in line {min(silent)}"
+        missing = (f"{where}: nothing is compared with what happened",)
+    jobs = jobs if elastic_from is None else made_elastic(jobs, least=elastic_from)
     nodes = {one.name: one.capacity for one in spec.nodes}
     counts = {one.name: one.count for one in spec.nodes}
     there = _traces(cluster, nodes, capacity)
@@ -52,7 +51,7 @@ def read_world(
         policy=policy,
         source=workload,
         notes=(
-            *(f"{workload}: {note}" for note in found.notes),
+            *missing,
             *(
                 f"{where}: of up to {most} nodes the {counts[name]} of the file count"
                 for name, (where, changes) in there.items()
@@ -62,21 +61,14 @@ def read_world(
     )
 
 
-def read_workload(workload: str) -> Export:
-    """Return the jobs of a file, whose first line says of which kind it is, or of ``mix:...``."""
+def read_workload(workload: str) -> list[WorkloadJob]:
+    """Return the jobs of a file, or of ``mix:...``."""
     if generate.is_generator(workload):
         if not workload.startswith("mix:"):
             raise ConfigError(f"{workload} generates no jobs; write mix: or the path of a workload")
-        return Export(jobs=generate.mix(workload), notes=())
+        return generate.mix(workload)
     text = read_named(Path(workload)).removeprefix("\ufeff")  # spreadsheets begin with a mark
-    if is_sacct(text):
-        return parse_sacct(text, source=workload)
-    jobs = parse_workload(text, source=workload)
-    silent = [job.line for job in jobs if job.began_s is None]
-    notes: tuple[str, ...] = ()
-    if silent and len(silent) < len(jobs):
-        notes = (f"began_s is empty in line {min(silent)}: nothing is compared with what happened",)
-    return Export(jobs=jobs, notes=notes)
+    return parse_workload(text, source=workload)
 
 
 def _traces(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -21,6 +21,9 @@ from pliant.spec.pool import MOST_DEVICES
 Curve = tuple[tuple[int, float], ...]
 
 MOST_SLOTS = 10_000_000
+
+TWICE = 1.8
+"""How much faster an elastic job is with twice the devices, where nothing better is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,28 @@ def parse_workload(text: str, *, source: str) -> list[WorkloadJob]:
     return sorted(jobs, key=lambda job: job.arrival_s)
 
 
+def made_elastic(jobs: Sequence[WorkloadJob], *, least: int) -> list[WorkloadJob]:
+    """Let jobs of at least so many devices have from half to twice as many."""
+    return [
+        job
+        if job.is_elastic or job.devices < least
+        else replace(
+            job,
+            min_devices=max(1, job.devices // job.workers // 2) * job.workers,
+            max_devices=2 * job.devices if 2 * job.devices <= MOST_DEVICES else job.devices,
+            curve=_usual_curve(job.devices, job.workers),
+        )
+        for job in jobs
+    ]
+
+
+def _usual_curve(devices: int, workers: int) -> Curve:
+    """Return speeds of which each doubling makes ``TWICE`` as much."""
+    half = max(1, devices // workers // 2) * workers
+    sizes = sorted({half, devices, 2 * devices})
+    return tuple((size, TWICE ** math.log2(size / devices)) for size in sizes)
+
+
 def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -113,7 +138,10 @@ def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
 
 def _require_columns(header: list[str], where: str) -> None:
     if header[0].startswith("JobID"):
-        raise ConfigError(f"{where} is of sacct without bars; export with `sacct --parsable2`")
+        raise ConfigError(
+            f"{where} is of sacct: make a workload of it, as `pliant docs what-would-it-have-saved`"
+            " shows"
+        )
     if ";" in header[0]:
         raise ConfigError(
             f"{where}: columns stand between commas, not semicolons, and numbers have a point"

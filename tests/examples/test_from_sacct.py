@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
-from tests.simulate.worlds import job
+from examples.simulations import from_sacct
+from examples.simulations.from_sacct import ExportError, Row, parse_sacct, unix_s
 
-from pliant.core.errors import ConfigError
-from pliant.simulate.training_run import speed
-from pliant.spec.exported_jobs import (
-    is_sacct,
-    made_elastic,
-    parse_sacct,
-    unix_s,
-)
+from pliant.spec.workload import parse_workload
 
 
-def test_jobs_of_a_size_get_half_to_twice_as_many_and_are_not_ideal_there() -> None:
-    small, large, own = made_elastic(
-        [job("a", 60.0, 2), job("b", 60.0, 8), job("c", 60.0, 8, max_devices=9)], least=4
-    )
-
-    assert (small.is_elastic, own.max_devices) == (False, 9)
-    assert (large.min_devices, large.max_devices) == (4, 16)
-    assert [speed(large, size) for size in (4, 8, 16)] == pytest.approx([1 / 1.8, 1.0, 1.8])
-
-
-def test_half_of_the_replicas_are_whole_ones() -> None:
-    (one,) = made_elastic([job("a", 60.0, 12, workers=4)], least=8)
-
-    assert (one.min_devices, one.max_devices) == (4, 24)
-
-
-def test_a_job_of_one_device_cannot_have_half() -> None:
-    (one,) = made_elastic([job("a", 60.0)], least=1)
-
-    assert (one.min_devices, one.max_devices) == (1, 2)
+def rows_of(text: str) -> list[Row]:
+    return parse_sacct(text, source="o.txt").rows
 
 
 def test_times_are_in_utc_unless_they_say_where() -> None:
@@ -66,11 +45,7 @@ def export(*rows: str) -> str:
 def test_a_job_arrives_waits_and_trains_on_what_it_was_given() -> None:
     text = export(row(), row("9", "2026-10-01T09:00:00", "2026-10-01T09:00:00"))
 
-    first, second = parse_sacct(text, source="o.txt").jobs
-
-    assert (first.name, first.arrival_s, first.began_s, first.work_s) == ("7", 0.0, 600.0, 3600.0)
-    assert (first.devices, first.is_elastic, first.line) == (8, False, 2)
-    assert (second.name, second.arrival_s, second.work_s) == ("9", 3600.0, 600.0)
+    assert rows_of(text) == [("7", 0.0, 600.0, 3600.0, 8), ("9", 3600.0, 3600.0, 600.0, 8)]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +57,7 @@ def test_a_job_arrives_waits_and_trains_on_what_it_was_given() -> None:
     ],
 )
 def test_accelerators_with_a_type_are_not_counted_twice(tres: str, devices: int) -> None:
-    (job,) = parse_sacct(export(row(tres=tres)), source="o.txt").jobs
-
-    assert job.devices == devices
+    assert [row[-1] for row in rows_of(export(row(tres=tres)))] == [devices]
 
 
 def test_what_is_no_training_is_left_out_and_counted() -> None:
@@ -101,7 +74,7 @@ def test_what_is_no_training_is_left_out_and_counted() -> None:
 
     found = parse_sacct(text, source="o.txt")
 
-    assert [job.name for job in found.jobs] == ["7"]
+    assert [name for name, *_ in found.rows] == ["7"]
     assert found.notes == (
         "left out: 1 steps of jobs",
         "left out: 1 jobs without an accelerator",
@@ -120,9 +93,8 @@ def test_a_job_that_was_to_wait_for_another_waits_for_accelerators_only_then() -
     first = first.replace("|x|", "|2026-10-01T08:30:00|")  # it had begun by then
 
     text = "\n".join([text.splitlines()[0], first, after, none])
-    jobs = parse_sacct(text, source="o.txt").jobs
 
-    assert [(job.name, (job.began_s or 0.0) - job.arrival_s) for job in jobs] == [
+    assert [(name, began_s - arrival_s) for name, arrival_s, began_s, *_ in rows_of(text)] == [
         ("9", 660.0),
         ("8", 90.0),
         ("7", 0.0),
@@ -140,7 +112,7 @@ def test_who_ran_before_the_window_of_an_export_arrives_with_it() -> None:
 
     found = parse_sacct(text, source="o.txt")
 
-    waited = [(job.name, job.arrival_s, job.began_s) for job in found.jobs]
+    waited = [(name, arrival_s, began_s) for name, arrival_s, began_s, *_ in found.rows]
     assert waited[:3] == [("1", 0.0, 0.0), ("2", 0.0, 0.0), ("3", 0.0, 3600.0)]
     assert waited[3] == ("4", 8 * 3600.0, 8 * 3600.0 + 600.0)
     assert found.notes == ("3 jobs were submitted before the export begins, and arrive with it",)
@@ -168,15 +140,15 @@ def test_a_job_that_still_runs_ends_with_the_export_and_one_that_was_requeued_is
 
     found = parse_sacct(text, source="o.txt")
 
-    assert [(job.name, job.work_s) for job in found.jobs] == [("7", 7200.0), ("7#2", 4200.0)]
+    assert [(name, work_s) for name, _, _, work_s, _ in found.rows] == [
+        ("7", 7200.0),
+        ("7#2", 4200.0),
+    ]
     assert found.notes == ("1 jobs that still ran end with the export",)
 
 
 def test_bars_at_the_end_of_lines_are_those_of_parsable() -> None:
-    text = export(row()).replace("\n", "|\n")
-
-    assert is_sacct(text)
-    assert len(parse_sacct(text, source="o.txt").jobs) == 1
+    assert len(rows_of(export(row()).replace("\n", "|\n"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,10 +174,6 @@ def test_bars_at_the_end_of_lines_are_those_of_parsable() -> None:
             " clock was put back, export with TZ=UTC",
         ),
         (
-            export(row(tres="gres/gpu=900000")),
-            "o.txt line 2: 900000 accelerators; at most 100000 can be simulated",
-        ),
-        (
             export(row(tres="cpu=1")),
             "o.txt has no job that trained on accelerators (left out: 1 jobs without an"
             " accelerator)",
@@ -213,7 +181,24 @@ def test_bars_at_the_end_of_lines_are_those_of_parsable() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(text: str, sentence: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ExportError) as told:
         parse_sacct(text, source="o.txt")
 
     assert str(told.value) == sentence
+
+
+def test_what_is_written_is_a_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "o.txt"
+    path.write_text("\ufeff" + export(row(), row("8", tres="cpu=4")))
+    monkeypatch.setattr(sys, "argv", ["from_sacct.py", str(path)])
+
+    assert from_sacct.main() == 0
+
+    said = capsys.readouterr()
+    (one,) = parse_workload(said.out, source="o.csv")
+    assert (one.name, one.arrival_s, one.began_s, one.devices) == ("7", 0.0, 600.0, 8)
+    assert said.err == f"{path}: left out: 1 jobs without an accelerator\n"
+    path.write_text("x\n")
+    assert from_sacct.main() == 2

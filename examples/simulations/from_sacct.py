@@ -1,10 +1,12 @@
-"""Jobs that Slurm has exported, and the workload that they make.
+"""Makes a workload for ``pliant simulate`` of the jobs that Slurm has exported.
 
-Owns how an export is read (the columns that are needed, and the sentence for what cannot be read):
-moments become seconds since the first job was submitted, and what cannot be simulated is left out
-and counted.
+    python from_sacct.py october.txt > october.csv
 
-Slurm, ``sacct --parsable2``:
+Moments become seconds since the first job was submitted.  What cannot be simulated is left out and
+counted on stderr; a line that cannot be read is named, and nothing is written.  It needs Python
+only: change it for what your scheduler prints.
+
+The export is that of ``sacct --parsable2``:
 
     JobID|Submit|Start|End|AllocTRES
     4711|2026-10-01T08:00:00|2026-10-01T09:30:00|2026-10-02T01:00:00|cpu=64,gres/gpu=8,node=1
@@ -15,23 +17,18 @@ user has set, waits for no accelerator.
 
 from __future__ import annotations
 
-import math
+import csv
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-
-from pliant.core.errors import ConfigError
-from pliant.spec.pool import MOST_DEVICES
-from pliant.spec.workload import Curve, WorkloadJob
+from pathlib import Path
 
 FEW = 0.1
 """An export with a smaller share of its jobs in a larger share of its time than this begins with
 those that ran on from before; the others of that time had ended, and are not in it."""
-
-TWICE = 1.8
-"""How much faster an elastic job is with twice the devices, where nothing better is known."""
 
 NEEDED = ("JobID", "Submit", "Start", "End", "AllocTRES")
 
@@ -55,13 +52,24 @@ class ExportedJob:
     line: int = 0
 
 
+Row = tuple[str, float, float, float, int]
+
+COLUMNS = ("name", "arrival_s", "began_s", "work_s", "devices")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """What an export becomes."""
 
-    jobs: list[WorkloadJob]
+    rows: list[Row]
+    """Of the workload, with ``COLUMNS``."""
+
     notes: tuple[str, ...]
     """What was left out, and what was assumed, with how many."""
+
+
+class ExportError(Exception):
+    """An export cannot be read; the sentence says where."""
 
 
 def unix_s(text: str) -> float | None:
@@ -77,7 +85,7 @@ def workload_of(exported: Sequence[ExportedJob | str], *, source: str) -> Export
     """Make a workload of the jobs of an export, and of the words for those that were left out.
 
     Raises:
-        ConfigError: there is nothing to simulate.
+        ExportError: there is nothing to simulate.
     """
     found = [one for one in exported if not isinstance(one, str)]
     exported_s = max((one.ended_s or one.began_s for one in found), default=0.0)
@@ -92,7 +100,7 @@ def workload_of(exported: Sequence[ExportedJob | str], *, source: str) -> Export
     told = [f"left out: {number} {what}" for what, number in notes.items() if number]
     if not kept:
         beside = f" ({'; '.join(told)})" if told else ""
-        raise ConfigError(f"{source} has no job that trained on accelerators{beside}")
+        raise ExportError(f"{source} has no job that trained on accelerators{beside}")
     running = sum(one.ended_s is None for one in found)
     if running:
         told.append(f"{running} jobs that still ran end with the export")
@@ -101,7 +109,7 @@ def workload_of(exported: Sequence[ExportedJob | str], *, source: str) -> Export
         told.append(f"{earlier} jobs were submitted before the export begins, and arrive with it")
     if sparse := _sparse_beginning(cut):
         told.append(sparse)
-    return Export(jobs=_jobs(cut), notes=tuple(told))
+    return Export(rows=_rows(cut), notes=tuple(told))
 
 
 def _cut(kept: list[ExportedJob]) -> list[ExportedJob]:
@@ -132,69 +140,39 @@ def _sparse_beginning(kept: Sequence[ExportedJob]) -> str:
     )
 
 
-def _jobs(kept: Sequence[ExportedJob]) -> list[WorkloadJob]:
+def _rows(kept: Sequence[ExportedJob]) -> list[Row]:
     """Return them in the order of their arrival, each with a name of its own."""
     first_s = min(one.submitted_s for one in kept)
     times: Counter[str] = Counter()
-    jobs = []
+    rows = []
     for one in sorted(kept, key=lambda one: one.submitted_s):
         name = one.name or f"line {one.line}"
         times[name] += 1
-        again = times[name]
-        jobs.append(
-            WorkloadJob(
-                name=name if again == 1 else f"{name}#{again}",
-                arrival_s=one.submitted_s - first_s,
-                began_s=one.began_s - first_s,
-                work_s=(one.ended_s or math.nan) - one.began_s,
-                devices=one.devices,
-                min_devices=one.devices,
-                max_devices=one.devices,
-                line=one.line,
+        again, ended_s = times[name], one.began_s if one.ended_s is None else one.ended_s
+        rows.append(
+            (
+                name if again == 1 else f"{name}#{again}",
+                one.submitted_s - first_s,
+                one.began_s - first_s,
+                ended_s - one.began_s,
+                one.devices,
             )
         )
-    return jobs
-
-
-def made_elastic(jobs: Sequence[WorkloadJob], *, least: int) -> list[WorkloadJob]:
-    """Let jobs of at least so many devices have from half to twice as many."""
-    return [
-        job
-        if job.is_elastic or job.devices < least
-        else replace(
-            job,
-            min_devices=max(1, job.devices // job.workers // 2) * job.workers,
-            max_devices=2 * job.devices if 2 * job.devices <= MOST_DEVICES else job.devices,
-            curve=_curve(job.devices, job.workers),
-        )
-        for job in jobs
-    ]
-
-
-def _curve(devices: int, workers: int) -> Curve:
-    """Return speeds of which each doubling makes ``TWICE`` as much."""
-    half = max(1, devices // workers // 2) * workers
-    sizes = sorted({half, devices, 2 * devices})
-    return tuple((size, TWICE ** math.log2(size / devices)) for size in sizes)
-
-
-def is_sacct(text: str) -> bool:
-    """Whether the first line is one of names between bars."""
-    return "|" in text.lstrip().partition("\n")[0]
+    return rows
 
 
 def parse_sacct(text: str, *, source: str) -> Export:
     """Read an export; what else it has in columns does not matter.
 
     Raises:
-        ConfigError: a column is missing, or a line cannot be read; it is named.
+        ExportError: a column is missing, or a line cannot be read; it is named.
     """
     lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
     (first, header), rest = lines[0], lines[1:]
     names = header.rstrip("|").split("|")
     for name in NEEDED:
         if name not in names:
-            raise ConfigError(
+            raise ExportError(
                 f"{source} line {first}: the column {name} is missing; export with"
                 f" `sacct --parsable2 -o {','.join(NEEDED)}`"
             )
@@ -204,7 +182,7 @@ def parse_sacct(text: str, *, source: str) -> Export:
         if len(cells) == len(names) + 1 and not cells[-1]:
             cells.pop()  # of --parsable
         if len(cells) != len(names):
-            raise ConfigError(
+            raise ExportError(
                 f"{source} line {at} has {len(cells)} fields; expected {len(names)}, as in line"
                 f" {first}"
             )
@@ -221,15 +199,11 @@ def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
     devices = _slurm_devices(row["AllocTRES"])
     if not devices:
         return "jobs without an accelerator"
-    if devices > MOST_DEVICES:
-        raise ConfigError(
-            f"{where}: {devices} accelerators; at most {MOST_DEVICES} can be simulated"
-        )
     submitted_s, began_s, ended_s = (
         _moment(row, name, where) for name in ("Submit", "Start", "End")
     )
     if submitted_s is None:
-        raise ConfigError(f"{where}: Submit is empty; expected a time, such as 2026-10-01T08:00:00")
+        raise ExportError(f"{where}: Submit is empty; expected a time, such as 2026-10-01T08:00:00")
     if began_s is None:
         return "jobs that never began"
     for name, earlier, later, at_s, until_s in (
@@ -237,7 +211,7 @@ def _slurm_job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
         ("End", "Start", "End", began_s, began_s if ended_s is None else ended_s),
     ):
         if until_s < at_s:
-            raise ConfigError(
+            raise ExportError(
                 f"{where}: {name} {row[later]} is before {earlier} {row[earlier]}; if the clock was"
                 " put back, export with TZ=UTC"
             )
@@ -268,7 +242,28 @@ def _moment(row: dict[str, str], name: str, where: str) -> float | None:
         return None
     moment_s = unix_s(text)
     if moment_s is None:
-        raise ConfigError(
+        raise ExportError(
             f"{where}: {name} {text[:40]!r} is no time; expected one such as 2026-10-01T08:00:00"
         )
     return moment_s
+
+
+def main() -> int:
+    """Read the export that is named, and write the workload to stdout."""
+    (path,) = sys.argv[1:]
+    try:
+        text = Path(path).read_text(encoding="utf-8").removeprefix("\ufeff")
+        found = parse_sacct(text, source=path)
+    except (ExportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for note in found.notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows((name, *(f"{value:.12g}" for value in row)) for name, *row in found.rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
