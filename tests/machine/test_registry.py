@@ -300,9 +300,3 @@ def test_a_shared_pools_directory_stays_one_if_its_mode_is_changed(
 
     assert pool_place("ml", state) == tmp_path
     assert take_device(tmp_path / "ml", 3, claim="gpt", within_s=0) is None  # not granted
-
-
-def test_one_that_an_older_version_made_for_a_group_is_still_shared(tmp_path: Path) -> None:
-    tmp_path.chmod(0o710)
-
-    assert is_shared_directory(tmp_path)

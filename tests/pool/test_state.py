@@ -10,14 +10,13 @@ from pliant.core.tenancy import Demand
 from pliant.pool.state import StateFile
 
 WRITTEN = (
-    '{"version":1,"name":"default","life":"old","given":{"devices":8,"capacity":"None",'
+    '{"version":1,"name":"default","life":"old","given":{"devices":8,'
     '"teams":null,"classes":null},"size":8,"devices":8,"number":8,"revision":9,"cordoned":[3],'
     '"drained":[],"classes":{"nightly":-500},"teams":[{"name":"a","quota":2,"borrowLimit":null,'
     '"reclaim":{"from":"LowerPriority","by":null}}],"claims":[{"name":"gpt","since":5.0,'
     '"wanted":{"kind":"elastic","team":"a","priority":"high","min_replicas":2,"ask_replicas":3,'
     '"sizes":[2,3],"num_slots":8,"can_suspend":true,"notice_s":4.5},"pid":1,"started":"77",'
-    '"revision":9,"replicas":2,"suspend":false,"devices":[0,1],"leaving":[]}],'
-    '"trace_began_at":null}'
+    '"revision":9,"replicas":2,"suspend":false,"devices":[0,1],"leaving":[]}]}'
 )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,8 +46,8 @@ class Origin:
 
     script_digest: str
     arguments: tuple[str, ...]
-    settings: Mapping[str, str] | None = None
-    """What the script gave its schedulers; None: an older version wrote it."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What the script gave its schedulers."""
 
     @classmethod
     def of(cls, facts: Facts, *, run: str, place: str) -> Self | None:
@@ -73,7 +73,7 @@ _ORIGIN: TypeAdapter[Origin] = TypeAdapter(Origin)
 
 
 def origin_of(facts: Mapping[str, Any]) -> Origin | None:
-    """Return which run the facts of a manifest tell of; None: an older version wrote it."""
+    """Return which run the facts of a manifest tell of; None: they do not say."""
     try:
         return _ORIGIN.validate_python(facts.get("origin"))
     except ValidationError:
@@ -87,14 +87,12 @@ def difference(mine: Origin, theirs: Origin) -> str | None:
             return f"this is another job: {mine}"
     elif mine.script != theirs.script:
         return f"this is another script: {mine}"
-    if mine.arguments != theirs.arguments and theirs.settings is None:
-        return f"this run has other arguments: {_words(mine.arguments)}"  # nor are its rates known
     return None
 
 
 def _changes(mine: Origin, theirs: Origin) -> list[str]:
     """Name what the script gives its schedulers otherwise than before."""
-    now, before = mine.settings or {}, theirs.settings or {}
+    now, before = mine.settings, theirs.settings
     return [
         f"{name} is {now[name]} in the script now, and was {before[name]}"
         for name in now

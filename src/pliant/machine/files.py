@@ -47,13 +47,9 @@ MOST_NAMED = 256 << 20
 
 
 def is_shared_directory(directory: Path) -> bool:
-    """Whether a directory was made for the users of a group, as far as this user may see.
-
-    Older versions left no mark, and set exactly that mode.
-    """
+    """Whether a directory was made for the users of a group, as far as this user may see."""
     with suppress(OSError):
-        is_old = stat.S_IMODE(directory.stat().st_mode) == SHARED_DIRECTORY
-        return is_old or (directory / SHARED_MARK).exists()
+        return (directory / SHARED_MARK).exists()
     return False
 
 

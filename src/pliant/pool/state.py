@@ -59,9 +59,6 @@ class Given(_Saved):
     """
 
     devices: int | None
-    capacity: str = "None"
-    """Earlier versions could follow a file or a trace."""
-
     teams: tuple[TeamEntry, ...] | None = None
     classes: dict[str, int] | None = None
     class_users: dict[str, tuple[str, ...]] | None = None
@@ -105,8 +102,6 @@ class SavedPool(_Saved):
 
     teams: tuple[TeamEntry, ...] = ()
     claims: tuple[SavedClaim, ...] = ()
-    trace_began_at: float | None = None
-    """Of earlier versions."""
 
 
 def name_of(saved: SavedPool, device: int) -> str:

@@ -206,7 +206,6 @@ class _LogReader:
     _part: int = -1
     _line: int = 0
     _name: str = ""
-    _is_old: bool = False
 
     def entries_of(self, log: Path, position: int, line: bytes) -> Iterator[Entry]:
         """Yield what is missing up to this line, and what it says."""
@@ -243,11 +242,6 @@ class _LogReader:
     def _told(
         self, kind: type, record: Record, place: LogPlace, declined: str | None = None
     ) -> Iterator[Entry]:
-        if record.get("now_s") is None:  # of an older version
-            if not self._is_old:
-                self._is_old = True
-                yield Gap(place=place, why="it is not said when the core was told (older version)")
-            return
         event = self._within(event_in(kind, record))
         now_s = _moment_of(record)
         yield Told(place=place, now_s=now_s, event=event, record=record, declined=declined)
