@@ -120,7 +120,6 @@ def _seen_here(
                 tuple(one for one in others_reach() if one.address != address), none=""
             ),
             port_obstacle=host_look.port_obstacle(address) if address else "",
-            ports=host_look.number_of_ports(),
             cores=count_cores(),
             accelerators=there,
             ailments=ailments(one.name for one in there),
@@ -130,8 +129,6 @@ def _seen_here(
             directory_obstacle=host_look.write_obstacle(here),
             files=host_look.limit(resource.RLIMIT_NOFILE),
             processes=host_look.limit(resource.RLIMIT_NPROC),
-            locked_bytes=host_look.limit(resource.RLIMIT_MEMLOCK),
-            year=time.gmtime().tm_year,
             coordinators=(fault,) if fault else tuple(one.result() for one in looks),
             nodes=tuple(one.result() for one in nodes),
         )

@@ -11,12 +11,8 @@ from enum import StrEnum
 
 from pliant.core.device_masks import Accelerator
 
-OLDEST_PYTHON = (3, 11)
 FEWEST_FILES = 1024
 """Open files of a process: connections to all members, a window of each, and the script's own."""
-
-FEWEST_PORTS = 1000
-"""Ports that the kernel gives to who asks for any."""
 
 LEAST_SHM_BYTES = 64 << 20
 """What containers have unless told otherwise; DataLoader's own workers fill it soon."""
@@ -101,7 +97,6 @@ class HostLook:
     port_obstacle: str = ""
     """Why nothing could listen there and be reached."""
 
-    ports: int | None = None
     cores: int = 1
     accelerators: tuple[Accelerator, ...] = ()
     ailments: Mapping[str, str] = field(default_factory=dict)
@@ -113,8 +108,6 @@ class HostLook:
     directory_obstacle: str = ""
     files: int | None = None
     processes: int | None = None
-    locked_bytes: int | None = None
-    year: int = 0
     coordinators: tuple[CoordinatorLook, ...] = ()
     """At the places where it may be: of several, one serves at a time."""
 
@@ -124,11 +117,11 @@ class HostLook:
 def findings(look: HostLook) -> tuple[Finding, ...]:
     """Judge a host; one line for each thing that a job needs."""
     return (
-        _python(look),
+        _line("python", ".".join(map(str, look.python))),
         _torch(look),
         _interface(look),
-        _ports(look),
-        _clock(look),
+        *_ports(look),
+        *_clock(look),
         _shm(look),
         *_accelerators(look),
         *_limits(look),
@@ -140,12 +133,6 @@ def findings(look: HostLook) -> tuple[Finding, ...]:
 
 def _line(name: str, found: str, do: str = "", *, bad: Verdict = Verdict.OBSTACLE) -> Finding:
     return Finding(name=name, verdict=bad if do else Verdict.OK, found=found, do=do)
-
-
-def _python(look: HostLook) -> Finding:
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    do = "" if look.python[:2] >= OLDEST_PYTHON else f"use Python {oldest} or newer"
-    return _line("python", ".".join(map(str, look.python)), do)
 
 
 def _torch(look: HostLook) -> Finding:
@@ -163,27 +150,24 @@ def _interface(look: HostLook) -> Finding:
     return _line("interface", f"{look.address}{others}")
 
 
-def _ports(look: HostLook) -> Finding:
-    if look.port_obstacle:
-        do = "let the firewall pass what comes to this address from the other hosts"
-        return _line("ports", look.port_obstacle, do)
-    if look.ports is not None and look.ports < FEWEST_PORTS:
-        do = f"widen net.ipv4.ip_local_port_range to {FEWEST_PORTS} ports or more"
-        return _line("ports", f"{look.ports} to choose from", do, bad=Verdict.CAUTION)
-    return _line("ports", "any" if look.ports is None else f"{look.ports} to choose from")
+def _ports(look: HostLook) -> tuple[Finding, ...]:
+    do = "let the firewall pass what comes to this address from the other hosts"
+    return (_line("ports", look.port_obstacle, do),) if look.port_obstacle else ()
 
 
-def _clock(look: HostLook) -> Finding:
+def _clock(look: HostLook) -> tuple[Finding, ...]:
+    """Judge the clock by the coordinator's, if there is one."""
     told = [one.clock_ahead_s for one in look.coordinators if one.clock_ahead_s is not None]
     if not told:
-        return _line("clock", f"year {look.year}")
+        return ()
     ahead_s = told[0]
     word = "ahead of" if ahead_s > 0 else "behind"
     found = f"{abs(ahead_s):.0f} s {word} the coordinator's"
     if abs(ahead_s) <= CLOCK_TOLD_S:
         found = f"as the coordinator's, to {CLOCK_TOLD_S:g} s"
     do = "start NTP; training does not mind, but times in logs will not fit together"
-    return _line("clock", found, do if abs(ahead_s) > CLOCK_APART_S else "", bad=Verdict.CAUTION)
+    do = do if abs(ahead_s) > CLOCK_APART_S else ""
+    return (_line("clock", found, do, bad=Verdict.CAUTION),)
 
 
 def _shm(look: HostLook) -> Finding:
@@ -224,10 +208,6 @@ def _limits(look: HostLook) -> tuple[Finding, ...]:
             "processes",
             _limit(look.processes),
             f"ulimit -u {64 * needed}, or TasksMax= of its unit" if tight else "",
-        ),
-        _line(
-            "locked memory",
-            "no limit" if look.locked_bytes is None else _as_text(look.locked_bytes),
         ),
     )
 

@@ -13,7 +13,6 @@ mean.  May ``get``, ``update`` and ``watch`` that one object, and needs nothing 
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 from typing import Any
 
@@ -34,8 +33,6 @@ TRIES = 5
 
 AGAIN_S = 2.0
 """Before a watch that has ended is begun again, in seconds."""
-
-_log = logging.getLogger(__name__)
 
 
 class ConfigMapPlace:

@@ -26,7 +26,6 @@ CLOSED_PORT = 61_001
 """Just above those that Linux gives out: a host that is reached says that nobody listens there."""
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  only looked at
-PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _IMPORT = "import torch, pliant.engine.session; print(torch.__version__)"
 
@@ -57,15 +56,6 @@ def port_obstacle(address: str) -> str:
     except OSError as error:
         return f"{address} cannot be listened on and reached: {error.strerror or error}"
     return ""
-
-
-def number_of_ports() -> int | None:
-    """Return among how many ports the kernel chooses; None: it does not say."""
-    try:
-        low, high = map(int, PORT_RANGE.read_text().split())
-    except (OSError, ValueError):
-        return None
-    return high - low + 1
 
 
 def free_bytes(directory: Path) -> int | None:

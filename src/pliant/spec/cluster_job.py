@@ -17,9 +17,6 @@ from pliant.spec.model import Model, impossible
 TRAINER = "trainer"
 """The container of a pod template that the agent runs in; the first one if none has this name."""
 
-OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Of an object of Kubernetes: a Secret, a claim, a priority class, a queue."""
-
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import select
 import socket
 import sys
@@ -40,8 +39,6 @@ PROBE_S = 2.0
 """How long an answer may take, in seconds: the first repetition of a lost packet is in it."""
 
 _ANSWERS = (0, errno.ECONNREFUSED)
-
-_log = logging.getLogger(__name__)
 
 
 class LayoutMismatch(PliantError):  # noqa: N818
