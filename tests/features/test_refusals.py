@@ -107,6 +107,7 @@ GIVEN_ON = {
     "_why_not_running(": "the sentence of who looks for jobs, or how that one has ended",
     "said or f'it ended at once": "the last word of what was started in the background",
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
+    "cli/torchrun.py": "the words of argparse, of what is no command line of torchrun",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
     "{flag}: {error}": "the core's, of --placement, behind where that was given",
     "state_handover.py": "the sentence of who found that replicas differ",

@@ -146,6 +146,8 @@ TOPICS = (
         (
             *("agent/", "machine/", "core/placement"),
             "cli/several_hosts",
+            "cli/torchrun",
+            "restart",
         ),
     ),
     Topic(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +29,10 @@ class Restarted:
         self.directory = directory
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        path = self.directory / name
+        return self.lines_of(self.directory / name)
+
+    @staticmethod
+    def lines_of(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def await_size(self, size: int, *, after: int = 0) -> list[dict[str, Any]]:
@@ -288,3 +293,47 @@ def test_three_ways_to_end_are_told_apart_with_what_they_cost(tmp_path: Path) ->
     assert "called elastic_event differently often: " in run.notes
     assert "rank 3 0 times" in run.notes
     assert "ranks 2-3 had not acknowledged a save within 1 s: up to " in run.notes
+
+
+def torchrun(directory: Path, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from pliant.cli.torchrun import main; main()"]
+    return subprocess.run(
+        [*command, *map(str, words)],
+        cwd=directory,
+        env={**os.environ, "XDG_STATE_HOME": str(directory / "state"), **environ},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_a_command_line_of_torchrun_runs_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "over").touch()
+    (tmp_path / "before.sh").write_text('echo "$@" > before\n')
+    words = ["--standalone", "--nproc-per-node=2", "--role=trainer", "--tee=3", "--log-dir=logs"]
+    words += ["--pre-train-script=before.sh", "--pre-train-args=a b", "--monitor-interval=5"]
+    words += ["--post-train-script=missing.sh"]
+    found = torchrun(tmp_path, *words, SCRIPT, tmp_path)
+
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "without consequence here: --monitor-interval (the end of a process" in found.stderr
+    starts = Restarted.lines_of(tmp_path / "starts")
+    assert {(one["LOCAL_RANK"], one["ROLE_NAME"]) for one in starts} == {
+        ("0", "trainer"),
+        ("1", "trainer"),
+    }
+    assert (tmp_path / "before").read_text() == "a b\n"
+    assert "r1 failed: missing.sh (post-train script) exited with code " in found.stderr
+    (log,) = tmp_path.glob("logs/*/attempt_0/1/stdout.log")
+    assert log.exists()
+
+
+def test_a_program_that_is_no_python_runs_and_may_fail(tmp_path: Path) -> None:
+    words = ("--max-restarts=1", "--no-python", "sh", "-c", "echo rank $RANK; exit 7")
+    found = torchrun(tmp_path, *words)
+
+    assert found.returncode == 1
+    assert "the script has failed 2 times within 600 s; last: rank 0 (r1) exited with code 7" in (
+        found.stderr
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pliant.restart.output import ERR, Logs, Output
 from pliant.restart.page import Page
 from pliant.restart.processes import Process, arguments_of
 
@@ -27,10 +27,14 @@ def process(directory: Path, *, tail: bytes = b"", error: Any = None) -> Process
     file = directory / "error.json"
     if error is not None:
         file.write_text(json.dumps(error))
-    page, popen = Page(directory / "page", is_new=True), subprocess.Popen(["true"])
+    page = Page(directory / "page", is_new=True)
+    popen = subprocess.Popen(["printf", "%s", tail.decode()], stdout=subprocess.PIPE)
     popen.wait()
-    found = Process(0, popen, -1, BytesIO(), file, page)
-    found.tail += tail
+    assert popen.stdout is not None
+    told = {"LOCAL_RANK": "0", "RANK": "0", "ROLE_NAME": "default"}
+    output = Output(popen.stdout, ERR, Logs(directory=directory, redirects="3"), told)
+    output.close()
+    found = Process(0, popen, -1, [output], file, page)
     found.code = 1
     return found
 

@@ -23,13 +23,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+from pliant.core.errors import ConfigError
 from pliant.machine.event_loop import within
 from pliant.machine.named_modules import FLAG as MODULE
+from pliant.restart.output import ERR, OUT, Logs, Output
 from pliant.restart.page import PAGE_VARIABLE, Page
 
 NO_PYTHON = "--no-python"
@@ -40,9 +42,6 @@ ON_PATH = Path(__file__).parents[1] / "integrations" / "on_path"
 
 KILL_S = 5.0
 """From SIGTERM to SIGKILL, in seconds, where nothing is to be saved."""
-
-TAIL_BYTES = 16_000
-"""Of stderr, kept for the sentence about a failure."""
 
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 """In the environment, as torchrun sets it, unless something else is there."""
@@ -63,7 +62,8 @@ class Ranks:
     master: tuple[str, int]
     """Address and port of rank 0's store, which its process opens itself."""
 
-    restarts: int
+    role: str = "default"
+    restarts: int = 0
     """Faults after which all were started again."""
 
     def environment(self, local_rank: int, *, job: str, max_restarts: int) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Ranks:
             "RANK": rank,
             "GROUP_RANK": self.group_rank,
             "ROLE_RANK": rank,
-            "ROLE_NAME": "default",
+            "ROLE_NAME": self.role,
             "LOCAL_WORLD_SIZE": self.local_world_size,
             "WORLD_SIZE": self.world_size,
             "GROUP_WORLD_SIZE": self.group_world_size,
@@ -96,10 +96,11 @@ class Process:
     rank: int
     popen: subprocess.Popen[bytes]
     pidfd: int
-    stderr: IO[bytes]
+    outputs: Sequence[Output]
+    """Of stderr, and of stdout if that goes elsewhere."""
+
     error_file: Path
     page: Page
-    tail: bytearray = field(default_factory=bytearray)
     code: int | None = None
     """How it has ended, as of ``Popen.returncode``; None: it runs."""
 
@@ -123,7 +124,7 @@ class Process:
                 callstack = str(said.get("extraInfo", {}).get("py_callstack", ""))
                 return str(said["message"]), callstack
             return str(said), ""
-        text = self.tail.decode(errors="replace")
+        text = self.outputs[0].tail.decode(errors="replace")
         _, found, rest = text.rpartition(TRACEBACK)
         if not found:
             return "", ""
@@ -152,26 +153,27 @@ class Processes:
         max_restarts: int,
         environ: Mapping[str, str],
         directory: Path,
+        logs: Logs,
         on_exit: Callable[[], None],
     ) -> None:
         """Start them; ``on_exit`` is called when one has ended, ``directory`` is made for them.
 
         Raises:
-            OSError: one cannot be started; those before it are ended.
+            ConfigError: one cannot be started; those before it are ended.
         """
         self.ranks = ranks
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._directory = directory
+        self._logs = logs
         self.all: list[Process] = []
         try:
             for local_rank in range(ranks.local_world_size):
                 told = ranks.environment(local_rank, job=job, max_restarts=max_restarts)
                 self._start(arguments_of(command), local_rank, {**DEFAULTS, **environ, **told})
-        except OSError:
-            self.kill()
+        except OSError as error:
             self.close()
-            raise
+            raise ConfigError(f"{' '.join(command)} cannot be started: {error}") from error
 
     @property
     def running(self) -> list[Process]:
@@ -219,29 +221,26 @@ class Processes:
             arguments,
             env={**environ, **more},
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if self._logs.takes(OUT) else None,
             stderr=subprocess.PIPE,
             process_group=0,
             preexec_fn=_nothing,
         )
-        stderr = cast("IO[bytes]", popen.stderr)
-        os.set_blocking(stderr.fileno(), False)
+        outputs = [
+            Output(pipe, stream, self._logs, environ)
+            for pipe, stream in ((popen.stderr, ERR), (popen.stdout, OUT))
+            if pipe is not None
+        ]
         rank = self.ranks.first_rank + local_rank
-        one = Process(rank, popen, os.pidfd_open(popen.pid), stderr, error_file, page)
+        one = Process(rank, popen, os.pidfd_open(popen.pid), outputs, error_file, page)
         self.all.append(one)
         self._loop.add_reader(one.pidfd, self._reap, one)
-        self._loop.add_reader(one.stderr, self._pass_on, one)
+        for output in outputs:
+            self._loop.add_reader(output.pipe, self._pass_on, output)
 
-    def _pass_on(self, one: Process) -> bool:
-        """Pass on what it prints on stderr; False if there is nothing more now."""
-        data = one.stderr.read(1 << 16)
-        if data:
-            one.tail += data
-            del one.tail[:-TAIL_BYTES]
-            with contextlib.suppress(OSError):
-                os.write(2, data)
-        elif data is not None:
-            self._loop.remove_reader(one.stderr)
-        return bool(data)
+    def _pass_on(self, output: Output) -> None:
+        if output.pass_on() is None:
+            self._loop.remove_reader(output.pipe)
 
     def _reap(self, one: Process) -> None:
         if one.code is not None:
@@ -250,10 +249,9 @@ class Processes:
         one.code = one.popen.wait()
         self._loop.remove_reader(one.pidfd)
         os.close(one.pidfd)
-        while self._pass_on(one):
-            pass
-        self._loop.remove_reader(one.stderr)
-        one.stderr.close()
+        for output in one.outputs:
+            self._loop.remove_reader(output.pipe)
+            output.close()
         self._on_exit()
 
 

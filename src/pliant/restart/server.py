@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
+import subprocess
 import sys
 from typing import NoReturn
 
@@ -34,7 +36,8 @@ def run_restart_worker(assignment: Assignment, control: socket.socket) -> NoRetu
             left = asyncio.run(_run(assignment, link))
             code = 0 if left.kind in (ExitKind.FINISHED, ExitKind.LEFT) else EXIT_FAILED
         except (NotRunError, ConfigError, OSError) as error:
-            kind = error.kind if isinstance(error, NotRunError) else ExitKind.SHORT
+            kind = ExitKind.USAGE if isinstance(error, ConfigError) else ExitKind.SHORT
+            kind = error.kind if isinstance(error, NotRunError) else kind
             left = Left(kind, str(error))
         link.send(Ended(replica=assignment.replica, kind=left.kind, detail=str(left)))
         link.close(GOODBYE_S)
@@ -50,13 +53,36 @@ async def _run(assignment: Assignment, link: Link) -> Left:
     os.chdir(assignment.work.cwd)
     worker = RestartWorker(assignment, link)
     try:
+        _run_script("PRE_TRAIN")
         await worker.serve()
     except Left as left:
+        if left.kind is ExitKind.FINISHED:
+            return _run_script("POST_TRAIN", left)
         return left
     finally:
         worker.close()
         del locks
     raise AssertionError("it stopped serving")
+
+
+def _run_script(which: str, left: Left | None = None) -> Left:
+    """Run what people want to be run before or after the training, on each host.
+
+    Raises:
+        Left: it has failed.
+    """
+    script = os.environ.get(f"PET_{which}_SCRIPT")
+    words = shlex.split(os.environ.get(f"PET_{which}_ARGS") or "")
+    if script:
+        shell = [] if os.access(script, os.X_OK) else ["sh"]
+        found = subprocess.run([*shell, script, *words], check=False)  # noqa: S603  # as asked for
+        if found.returncode:
+            what = f"{script} ({which.lower().replace('_', '-')} script)"
+            failed = Left(ExitKind.SCRIPT, f"{what} exited with code {found.returncode}")
+            if left is None:
+                raise failed
+            return failed
+    return left or Left(ExitKind.FINISHED)
 
 
 def main() -> None:

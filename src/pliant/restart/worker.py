@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -37,10 +38,12 @@ from pliant.core.membership.resolve import Header, resolve
 from pliant.core.values import NO_GENERATION, NO_LINEAGE, Generation, Incarnation, Order, ReplicaId
 from pliant.engine.comm.mesh import Port
 from pliant.engine.worker.link import Link
+from pliant.machine import run_files
 from pliant.machine.event_loop import within
 from pliant.machine.tls import TlsContexts
 from pliant.restart import stopping
 from pliant.restart.links import Building, Links, Unreached
+from pliant.restart.output import Logs
 from pliant.restart.processes import Processes, Ranks, end, free_port, surroundings
 from pliant.restart.stopping import Stop
 from pliant.wire.launch import Assignment
@@ -437,8 +440,10 @@ class RestartWorker:
             first_rank=links.rank * here,
             world_size=len(order.members) * here,
             master=master,
+            role=os.environ.get("PET_ROLE") or "default",
             restarts=self._restarts,
         )
+        out = Path(work.out) / run_files.LOGS / self.member.replica
         self.processes = Processes(
             work.command,
             ranks,
@@ -446,6 +451,7 @@ class RestartWorker:
             max_restarts=work.max_restarts,
             environ=surroundings(),
             directory=Path(self.assignment.inner) / f"g{order.generation}",
+            logs=Logs.of(os.environ, job=work.job, restarts=self._restarts, default=out),
             on_exit=self.news.set,
         )
 
