@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer._completion_shared import get_completion_script
 from typer.completion import get_completion_inspect_parameters
 from typer.core import TyperGroup
 
 from pliant.cli.terminal import say
-from pliant.core.errors import EXIT_OK, ConfigError
+from pliant.core.errors import ConfigError
 from pliant.core.text import order_of, replica_of
 from pliant.machine import run_files
 from pliant.machine.registry import StateDirectory
@@ -119,47 +118,10 @@ def docs(
     return say(found.read_text())
 
 
-PROGRAM = "pliant"
 VARIABLE = "_PLIANT_COMPLETE"
-"""By which a shell asks the program itself; what Typer makes of the name."""
-
-SHELLS = ("bash", "zsh", "fish")
-
-Shell = Annotated[str | None, argument("SHELL", "bash, zsh or fish.  [default: that of $SHELL]")]
-
-app = typer.Typer(
-    name="completion",
-    cls=CommandGroup,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Let the shell complete commands, options and names.",
-)
-
-
-@app.command("show")
-def show(shell: Shell = None) -> int:
-    """Print the script that a shell has to read.
-
-    Write it to a file.  bash and zsh: end ~/.bashrc or ~/.zshrc (after compinit) with a line that
-    sources the file.  fish: ~/.config/fish/completions/pliant.fish is read without a line.
-    """
-    print(script_of(_shell(shell)))
-    return EXIT_OK
-
-
-def script_of(shell: str) -> str:
-    """Return what a shell has to read."""
-    return get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell) + "\n"
+"""By which a shell asks the program itself, and a person for what a shell has to read."""
 
 
 def prepare() -> None:
     """Let the program answer the shells, which ask it by a variable."""
     get_completion_inspect_parameters()  # Typer keeps what it registers with these options
-
-
-def _shell(asked: str | None) -> str:
-    shell = asked or Path(os.environ.get("SHELL", "")).name
-    if shell not in SHELLS:
-        which = f"{shell!r} is none of them" if shell else "$SHELL does not say which it is"
-        raise ConfigError(f"completion is for {', '.join(SHELLS)}, and {which}; name one of them")
-    return shell

@@ -85,7 +85,6 @@ GROUPS = (
     job_commands.policy_app,
     pool_commands.app,
     operator_commands.app,
-    help.app,
 )
 for _group in GROUPS:
     app.add_typer(_group)

@@ -62,7 +62,7 @@ def check(whose: str, values: Mapping[str, Any], defaults: Mapping[str, Any], ta
         if answer is None and not is_default:
             raise ConfigError(
                 f"{whose} has {name}={value!r}, an option of a version that pliant does not know; "
-                "leave it at its default, or use a version that docs/howto/trainers.md names"
+                "leave it at its default, or use a version that `pliant docs trainers` names"
             )
         if answer is None or answer.kind != "refused" or is_default:
             continue
