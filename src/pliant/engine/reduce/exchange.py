@@ -23,7 +23,7 @@ torch 2.13; wall time over all-reduce of the same buckets in place by gloo, whic
 partials; ``docs/explanation/exchange.md``):
 
              W=2 K=8   W=3 K=12   W=4 K=8
-    windows    0.27       0.57      0.39
+    windows    0.27       0.57      0.39     (fast 0.24 to 0.43)
     sockets    0.65       1.43      0.90
     gloo       0.85       1.91      1.10     as it was before
 """
