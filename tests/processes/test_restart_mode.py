@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.processes.launching import RunningJob, running
+
+from pliant.restart.processes import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -337,3 +340,100 @@ def test_a_program_that_is_no_python_runs_and_may_fail(tmp_path: Path) -> None:
     assert "the script has failed 2 times within 600 s; last: rank 0 (r1) exited with code 7" in (
         found.stderr
     )
+
+
+JOB = """
+apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata: {{name: gpt}}
+spec:
+  mode: restart
+  elasticPolicy: {{minReplicas: 1, maxReplicas: 2}}
+  command: {command}
+"""
+
+
+def test_hosts_go_on_where_the_coordinator_or_one_of_them_dies(tmp_path: Path) -> None:
+    file, port = tmp_path / "job.yaml", str(free_port("127.0.0.1"))
+    file.write_text(JOB.format(command=json.dumps([str(SCRIPT), str(tmp_path), "--event"])))
+    out = tmp_path / "out"
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def pliant(name: str, *words: object) -> None:
+        command = [sys.executable, "-m", "pliant", *map(str, words)]
+        with (tmp_path / f"{name}.txt").open("ab") as said:
+            running[name] = subprocess.Popen(
+                command, cwd=tmp_path, env=environ, stdout=said, stderr=said
+            )
+
+    def starts(size: int) -> list[dict[str, Any]]:
+        lines = Restarted.lines_of(tmp_path / "starts")
+        return [one for one in lines if one["WORLD_SIZE"] == str(size)]
+
+    def wait_for(what: Callable[[], object], why: str) -> None:
+        until_s = time.monotonic() + 100
+        while not what():
+            said = "".join((tmp_path / f"{name}.txt").read_text() for name in running)
+            assert time.monotonic() < until_s, f"{why}: {said}"
+            time.sleep(0.05)
+
+    try:
+        pliant("coordinator", "coordinator", "--port", port, "--out", out, file)
+        wait_for((out / "token").exists, "it serves")
+        for node in ("a", "b"):
+            join = ("--join", f"127.0.0.1:{port}", "--token-file", out / "token")
+            pliant(node, "agent", *join, "--devices", 1, "--node", node)
+        wait_for(lambda: len(starts(2)) == 2, "two train")
+        running["coordinator"].kill()
+        running["coordinator"].wait()
+        pliant("coordinator", "coordinator", "--port", port, "--out", out, file)
+        wait_for(lambda: "another coordinator goes on" in said_by(tmp_path), "it takes over")
+        running["b"].kill()
+        wait_for(lambda: starts(1), "one goes on")
+        (tmp_path / "over").touch()
+
+        assert running["coordinator"].wait(60) == 0, said_by(tmp_path)
+        assert running["a"].wait(60) == 0
+        assert len(starts(2)) == 2, "nothing is started again for a new coordinator"
+        assert starts(1)[0]["step"] > 0
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+
+
+def said_by(directory: Path) -> str:
+    return (directory / "coordinator.txt").read_text()
+
+
+def test_what_a_process_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "starts_others.py"
+    script.write_text(
+        "import os, pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        f"pathlib.Path({str(tmp_path)!r}, os.environ['RANK']).write_text(str(child.pid))\n"
+    )
+    with running(tmp_path, script, mode="restart", replicas=2) as job:
+        assert job.exit_code() == 0, job.said()
+        job.assert_nothing_is_left()
+
+    left = [int((tmp_path / rank).read_text()) for rank in ("0", "1")]
+    assert not any(map(psutil.pid_exists, left))
+
+
+def test_signals_do_what_the_table_says(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=1, restarts=5) as run:
+        (first,) = run.await_size(1)
+        restart_worker = psutil.Process(first["pid"]).ppid()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT):
+            os.kill(restart_worker, number)
+        for times, number in enumerate((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), 1):
+            (newest,) = run.await_size(1, after=times - 1)
+            os.kill(newest["pid"], number)
+            run.job.wait_for(lambda: len(run.lines("starts")) == times + 1, "it starts again")  # noqa: B023
+        run.await_size(1, after=3)
+        assert {psutil.Process(one["pid"]).ppid() for one in run.lines("starts")[-1:]} == {
+            restart_worker
+        }
+        run.end()

@@ -169,9 +169,8 @@ class Board:
         return samples / elapsed_s if elapsed_s > 0 and samples else None
 
     def median_step_s(self) -> float | None:
-        """Return the median gap between the last commits."""
-        monos = [mono for _, mono, _ in self._recent]
-        gaps = [later - earlier for earlier, later in pairwise(monos)]
+        """Return the median gap between the last commits; some may not be told of each."""
+        gaps = [(b[1] - a[1]) / max(b[0] - a[0], 1) for a, b in pairwise(self._recent)]
         return median(gaps) if gaps else None
 
     def eta_s(self) -> float | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def run_restart_worker(assignment: Assignment, control: socket.socket) -> NoRetu
     """Be a worker of a job in restart mode and end the process; never returns."""
     link = Link(control, assignment.replica, incarnation=assignment.incarnation)
     link.start()
+    signal.signal(signal.SIGINT, lambda *_: None)  # as what else ends jobs: the run has it stop
     code = EXIT_FAILED
     try:
         try:
