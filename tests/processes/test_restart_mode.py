@@ -437,3 +437,20 @@ def test_signals_do_what_the_table_says(tmp_path: Path) -> None:
             restart_worker
         }
         run.end()
+
+
+def test_it_is_suspended_goes_on_another_day_and_survives_the_loss_of_all(tmp_path: Path) -> None:
+    with restarted(tmp_path, replicas=2) as run:
+        run.await_size(2)
+        with run.job.client() as client:
+            client.post("/v1/suspend").raise_for_status()
+        assert run.job.exit_code() == 3, run.job.said()
+        run.job.assert_nothing_is_left()
+    with restarted(tmp_path, replicas=2) as run:
+        again = run.await_size(2, after=2)
+        for one in again:
+            os.kill(psutil.Process(one["pid"]).ppid(), signal.SIGKILL)
+        anew = run.await_size(2, after=4)
+        run.end()
+
+    assert all(one["step"] > 0 for one in (*again, *anew))

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
+from pliant.core.values import Mode
 from pliant.observe.log import Record, members_of, number, whole, worker_of
 from pliant.observe.reading import LogClock
 
@@ -35,6 +36,8 @@ KEPT_GAPS = 1_001
 
 NORMAL_GAPS = 3
 """Gaps of a size after which their median is a normal step; at the end of a job one is enough."""
+
+NOTHING_KEPT = "the beginning, for nothing was durable"
 
 HARMLESS_EXITS = frozenset({"finished", "left", "taken"})
 """Kinds of ``exited`` that are no loss."""
@@ -141,6 +144,7 @@ class Timeline:
     _resizes: list[_OpenResize] = field(default_factory=list)
     _unpriced: dict[int, list[int]] = field(default_factory=dict)  # by size
     _has_ended: bool = False
+    _restarts: bool = False
     _begun: float = 0.0  # it went on after an end; how long it was suspended is no pause
     _first_prepare: float | None = None
     _first_loss: float | None = None
@@ -154,6 +158,8 @@ class Timeline:
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
         self.clock.add(record)
+        if record.get("kind") == "job_started":
+            self._restarts = record.get("mode") == Mode.RESTART
         match record.get("kind"):
             case "broken" | "node_lost":
                 self._on_loss(record)
@@ -297,7 +303,8 @@ class Timeline:
 
     def _restored(self, record: Record) -> None:
         """A new history: nobody is there that was before."""
-        why = f"from {self.restored[self.generation] or 'the beginning, for nothing was durable'}"
+        nothing = "what its script has kept" if self._restarts else NOTHING_KEPT
+        why = f"from {self.restored[self.generation] or nothing}"
         now = self.members.get(self.generation, ())
         cause = max(self.commits[-1].mono, self._begun) if self.commits else None
         self._open(record, ResizeKind.RESTORE, now, why, cause)

@@ -559,6 +559,7 @@ class RestartWorker:
             layout="restart mode",
             endpoint=self._port.endpoint,
             identity=(("processes", str(self.assignment.workers_per_replica)),),
+            is_durable=True,  # as the script says by being started like this
             asked_by=asked_by,
             looked=looked,
         )
