@@ -82,6 +82,12 @@ def test_a_coordinator_reads_a_job_file_without_what_is_the_clusters() -> None:
     assert read.spec.tls.key == "/etc/pliant/tls/tls.key"
 
 
+def test_a_coordinator_is_told_how_the_size_changes() -> None:
+    text = bodies.job_file(job(mode="restart"))["data"]["job.yaml"]
+
+    assert parse(ElasticJob, text, source="job.yaml").spec.mode == "restart"
+
+
 def test_a_coordinator_listens_where_its_certificate_names_it() -> None:
     plain = bodies.coordinator_pod(job(), image="pliant:1")["spec"]
     secret = bodies.coordinator_pod(job(tls=TLS), image="pliant:1")["spec"]

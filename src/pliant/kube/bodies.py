@@ -57,7 +57,7 @@ FROM_FIELDS = {
 }
 """What a pod is told of itself."""
 
-FOR_A_CLUSTER = ("suspend", "replicas", "podTemplate", "queue", "storage", "mode")
+FOR_A_CLUSTER = ("suspend", "replicas", "podTemplate", "queue", "storage")
 """Fields of the spec that a coordinator does not read."""
 
 
