@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pliant.cli.job_settings import hosts_of, tls_of
+from pliant.cli.job_settings import hosts_of, tls_of, work_options_of
 from pliant.cli.settings import resolve
 from pliant.core.errors import ConfigError
-from pliant.core.values import TlsFiles
+from pliant.core.values import Mode, TlsFiles
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import parse
 
@@ -100,3 +100,30 @@ def test_a_replica_has_at_least_one_worker_and_no_more_than_a_node_devices(count
         resolve({"workers_per_replica": count}, {}, None)
 
     assert str(caught.value) == f"--workers-per-replica {count} must be between 1 and 10000"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"init": "weights.pt"}, "--init weights.pt"),
+        ({"verify_every": 5}, "--verify-every 5"),
+        ({"balance": "speed"}, "--balance speed"),
+        ({"exchange": "host"}, "--exchange host"),
+        ({"from_checkpoint": "never"}, "--from-checkpoint never"),
+        ({"workers_per_replica": 2, "hosts_per_replica": 2}, "--hosts-per-replica 2"),
+    ],
+)
+def test_what_a_session_reads_is_refused_in_restart_mode(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        work_options_of(resolve({"mode": "restart", **given}, {}, None))
+
+    assert str(caught.value) == (
+        f"{said} is for scripts with a pliant.Session, and mode restart starts scripts as they are;"
+        " leave out one of them"
+    )
+
+
+def test_a_job_file_gives_the_mode() -> None:
+    found = work_options_of(resolve({}, {}, load(JOB + "  mode: restart\n")))
+
+    assert found["mode"] is Mode.RESTART
