@@ -17,6 +17,7 @@ from pliant.cli.main import app
 from pliant.coordinator.metrics import BoardCollector
 from pliant.core.commands import Command, type_name
 from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
+from pliant.integrations.lightning_options import TRAINER
 from pliant.integrations.transformers_options import TRAINING_ARGUMENTS, TRL_OPTIONS
 from pliant.kube.metrics import OperatorMetrics
 from pliant.observe.status import Board
@@ -176,9 +177,10 @@ def trainers_page() -> str:
     tables = {
         "TrainingArguments of transformers": TRAINING_ARGUMENTS,
         "Further ones of SFTConfig and DPOConfig of trl": TRL_OPTIONS,
+        "Trainer of Lightning": TRAINER,
     }
     for title, answers in tables.items():
         text += f"\n## {title}\n\n"
         rows = ((f"`{name}`", one.kind, one.says) for name, one in answers.items())
         text += table_of(("option", "", "how, why, or what to do instead"), rows)
-    return text + "\nAll other options of these are taken.\n"
+    return text + "\nAll other options of SFTConfig and DPOConfig are taken.\n"

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.live.prompt import typed
 from tests.processes.elastic import kill, scale, wait_for_members
 from tests.processes.launching import RunningJob, running
+from tests.processes.test_cli import environment, pliant, wait_for
 
 END_S = 200.0
 
@@ -54,9 +56,39 @@ def elastic(
     monkeypatch.chdir(directory)
     with running(directory, *words, replicas=3, start=1, warm=True) as job:
         play(job)
+        (directory / "over").touch()
         assert job.process.wait(END_S) == 0, job.said()
         job.assert_nothing_is_left()
     return job
+
+
+def refusal(directory: Path, *words: object) -> str:
+    """Run a script that is refused; return the sentence."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+    )
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def suspend_and_resume(home: Path, script: Path, *words: str) -> None:
+    """Run with two replicas, put the run aside in its middle, and go on with three."""
+    (home / "train.py").write_text(script.read_text())
+    given = [str(home / "train.py"), "out", "--kept", "kept", *words]
+    with typed(
+        "pliant", "run", "--max", "2", *given, "--pace", "0.5",
+        cwd=home, environment=environment(home),
+    ) as run:  # fmt: skip
+        wait_for(home, "r1,r2", state="training")
+        assert pliant(home, "suspend").returncode == 0
+        assert run.ended().returncode == 3
+    resumed = pliant(home, "run", "--resume", "--max", "3", *given)
+
+    assert resumed.returncode == 0, resumed.stderr
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:

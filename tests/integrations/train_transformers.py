@@ -28,9 +28,10 @@ words.add_argument("--plain", action="store_true", help="without pliant")
 words.add_argument("--arguments", type=json.loads, default={}, help="further TrainingArguments")
 words.add_argument("--elastic", type=json.loads, default={}, help="further of ElasticTrainer")
 words.add_argument("--kept", help="pliant's checkpoints")
+words.add_argument("--loss", default="", help="a compute_loss of the script's own")
 words.add_argument("--dropout", type=float, default=0.0)
 words.add_argument("--patience", type=int, default=0)
-words.add_argument("--pace", type=float, default=0.0)
+words.add_argument("--pace", type=float, default=0.0, help="until a file `over` is there")
 asked = words.parse_args()
 
 if asked.plain:
@@ -83,9 +84,13 @@ class Best(TrainerCallback):
     def on_epoch_begin(self, *args: Any, **named: Any) -> None:
         self.count("epoch_begin")
 
+    def on_step_begin(self, *args: Any, **named: Any) -> None:
+        threading.Event().wait(
+            asked.pace * (not Path("over").exists())
+        )  # where one that is killed leaves nothing undone
+
     def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         self.count("step_end")
-        threading.Event().wait(asked.pace)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **named: Any) -> None:
         self.count("log")
@@ -93,6 +98,20 @@ class Best(TrainerCallback):
 
     def on_evaluate(self, *args: Any, **named: Any) -> None:
         self.count("evaluate")
+
+
+class Own(Trainer):
+    """With a loss of its own, and a number to log."""
+
+    loss_is_scaled_for_ga = None if asked.loss == "unsaid" else True
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *args, **named)
+        if asked.loss == "local":
+            self.seen = getattr(self, "seen", 0) + 1
+        elif not asked.plain:
+            self.step.log(length=float(inputs["input_ids"].numel()))
+        return loss
 
 
 best = Best()
@@ -109,8 +128,8 @@ arguments = {
     "disable_tqdm": True,
     **asked.arguments,
 }
-early = [EarlyStoppingCallback(asked.patience)] if asked.patience else []
-trainer = Trainer(
+early = [EarlyStoppingCallback(asked.patience, 100.0)] if asked.patience else []
+trainer = (Own if asked.loss else Trainer)(
     model=model,
     args=TrainingArguments(output_dir=str(asked.out), **arguments),
     train_dataset=data,

@@ -34,7 +34,7 @@ words.add_argument("--plain", action="store_true", help="without pliant")
 words.add_argument("--lora", action="store_true")
 words.add_argument("--gpt-oss", action="store_true")
 words.add_argument("--arguments", type=json.loads, default={}, help="further of the config")
-words.add_argument("--pace", type=float, default=0.0)
+words.add_argument("--pace", type=float, default=0.0, help="until a file `over` is there")
 asked = words.parse_args()
 
 if asked.plain:
@@ -85,8 +85,8 @@ else:
 
 
 class Pace(TrainerCallback):
-    def on_step_end(self, *args: Any, **named: Any) -> None:
-        threading.Event().wait(asked.pace)
+    def on_step_begin(self, *args: Any, **named: Any) -> None:
+        threading.Event().wait(asked.pace * (not Path("over").exists()))
 
 
 arguments = {

@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, RandomSampler
 import pliant
 from pliant.core.errors import ConfigError
 from pliant.engine.worker.bootstrap import worker_context
+from pliant.integrations.plain import local_values
 from pliant.integrations.transformers_options import (
     check_arguments,
     check_callbacks,
@@ -84,7 +85,8 @@ class Elastic(Mixed):
     """While ``train`` runs."""
 
     step: Step | None = None
-    """Whose micro-batches are computed, for a ``compute_loss`` that calls ``step.log``."""
+    """Whose micro-batches are computed.  What ``compute_loss`` gives ``self.step.log`` is among
+    what the Trainer logs next, as a mean."""
 
     control: Any
     lr_scheduler: Any
@@ -112,6 +114,9 @@ class Elastic(Mixed):
         """Whether this process speaks for all where no session is open."""
         check_class(type(self), Elastic, Trainer)
         super().__init__(*others, **named)
+        self._has_metrics = hasattr(self, "_metrics")  # of trl
+        if not self._has_metrics:
+            self._metrics: dict[str, dict[str, list[float]]] = {"train": {}}
         check_arguments(self.args, TrainingArguments)
         if worker_context() is not None and self.pop_callback(ProgressCallback) is not None:
             self.add_callback(PrinterCallback)  # a bar is drawn by who began it
@@ -128,6 +133,14 @@ class Elastic(Mixed):
         """Write the model, on the replica that speaks for all."""
         if self._leads:
             super().save_model(*args, **named)
+
+    def log(self, logs: dict[str, float], *args: Any, **named: Any) -> None:
+        """Log as the Trainer does, with the means of what ``self.step.log`` was given."""
+        if not self._has_metrics and "loss" in logs:
+            lists = self._metrics["train"]
+            logs |= {name: sum(values) / len(values) for name, values in lists.items() if values}
+            lists.clear()
+        super().log(logs, *args, **named)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write a checkpoint of the Trainer's on one replica; all learn where the best one is."""
@@ -353,7 +366,13 @@ class Elastic(Mixed):
         if weight == 0:
             items = items + 1  # no token counts: its loss is 0, and not 0 / 0
         self.accelerator.backward = lambda loss, **_: step.backward(loss, weight=weight)
+        before = local_values(self)
         self.training_step(self.model_wrapped, inputs, items)
+        if changed := sorted(k for k, v in local_values(self).items() if before.get(k) != v):
+            raise ConfigError(
+                f"compute_loss of {type(self).__name__} changes self.{changed[0]}, of which each "
+                "replica would have its own; log numbers by self.step.log(name=...)"
+            )
         self.current_flos += float(self.floating_point_ops(inputs))
         self._track_num_input_tokens(inputs)
         step.log(weight=1.0, **counted.end())

@@ -137,11 +137,6 @@ def check_arguments(arguments: Any, plain: type) -> None:
             f"this process sees {arguments.n_gpu} GPUs, over which the Trainer would spread each "
             "batch; start the script with `pliant run`, or with CUDA_VISIBLE_DEVICES=0"
         )
-    if arguments.world_size > 1:
-        raise ConfigError(
-            f"the Trainer is one of {arguments.world_size} processes of its own group; a replica "
-            "of an elastic Trainer has one worker: leave out --workers-per-replica"
-        )
 
 
 def check_class(trainer: type, mixin: type, plain: type) -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-import torch
+from pliant.integrations.plain import is_of, plain, plain_entries
 
 _FIELDS = (
     "global_step", "epoch", "best_metric", "best_model_checkpoint", "best_global_step",
@@ -76,13 +75,10 @@ class Kept:
     def _values_of(self, holder: Any) -> dict[str, Any]:
         """Return what a callback remembers: what it exports, or of a script's own all values."""
         if isinstance(holder, self._exportable):
-            values = holder.state()["attributes"]
-        elif type(holder).__module__.partition(".")[0] in ("transformers", "trl", "peft"):
+            return plain_entries(holder.state()["attributes"])
+        if is_of(holder, "transformers", "trl", "peft"):
             return {}  # they hold connections, and say themselves what is to be kept
-        else:
-            values = vars(holder)
-        found = {name: plain(value) for name, value in sorted(values.items())}
-        return {name: value for name, value in found.items() if value is not _OTHER}
+        return plain_entries(vars(holder))
 
     def _history_text(self) -> str:
         history = self._trainer.state.log_history
@@ -156,30 +152,3 @@ class Counted:
 def is_time(name: str) -> bool:
     """Whether a logged value is a time or a speed, which each replica has its own of."""
     return name.endswith(("_runtime", "_per_second", "_time"))
-
-
-_OTHER = object()
-
-
-def plain(value: Any) -> Any:
-    """Return a value as one that travels, or ``_OTHER``."""
-    match value:
-        case None | bool() | int() | str() | torch.Tensor():
-            return value
-        case float():
-            return float(value)
-        case np.generic():
-            return value.item()
-        case list() | dict():
-            return _plain_container(value)
-        case _:
-            return _OTHER
-
-
-def _plain_container(value: list[Any] | dict[Any, Any]) -> Any:
-    if isinstance(value, list):
-        items = [plain(one) for one in value]
-        return _OTHER if any(one is _OTHER for one in items) else items
-    entries = {name: plain(one) for name, one in value.items()}
-    is_plain = all(isinstance(name, str) for name in entries)
-    return entries if is_plain and _OTHER not in entries.values() else _OTHER

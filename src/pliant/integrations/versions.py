@@ -1,6 +1,7 @@
 """Versions: whether the framework that an integration is for is installed, and as it was tried.
 
-Owns the sentence where it is not.
+Owns the sentences where it is not, or where replicas have several workers, which it would take for
+its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 from pliant.core.errors import ConfigError
+from pliant.engine.worker.bootstrap import worker_context
 from pliant.engine.worker.refusals_alone import tell_in_a_sentence
 
 
@@ -16,9 +18,16 @@ def require(package: str, *, least: str, below: str) -> None:
     """Refuse to go on without a version of a package that these integrations were tried with.
 
     Raises:
-        ConfigError: it is not installed, or older than ``least``, or not below ``below``.
+        ConfigError: it is not installed, or older than ``least``, or not below ``below``; or the
+            replicas of this job have several workers.
     """
     tell_in_a_sentence()
+    context = worker_context()
+    if context is not None and context.assignment.workers_per_replica > 1:
+        raise ConfigError(
+            f"an elastic trainer of {package} has one worker in each replica, and this job "
+            f"{context.assignment.workers_per_replica}: leave out --workers-per-replica"
+        )
     pip = f"pip install '{package}>={least},<{below}'"
     try:
         found = version(package)

@@ -46,8 +46,9 @@ HUGGING_FACE = Custom(
     packages=("transformers", "trl"),
 )
 LIGHTNING = Custom(
-    change="Give the module, what its configure_optimizers makes and its dataset to "
-    "pliant.Session, and call training_step in the loop in place of trainer.fit()",
+    change="Give its Trainer strategy=ElasticStrategy() of pliant.integrations.lightning, or give "
+    "the module, what its configure_optimizers makes and its dataset to pliant.Session, and call "
+    "training_step in the loop in place of trainer.fit()",
     section="From Lightning",
     packages=("lightning", "pytorch_lightning", "lightning_fabric"),
 )
