@@ -37,6 +37,9 @@ def words(**arguments: Any) -> tuple[str, str]:
     return "--arguments", json.dumps(arguments)
 
 
+BY_HAND = words(gradient_clip_val=None, accumulate_grad_batches=1)
+
+
 def logged(path: Path) -> list[str]:
     return (path / "csv/version_0/metrics.csv").read_text().splitlines()
 
