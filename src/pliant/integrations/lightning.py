@@ -41,7 +41,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy  # noqa: E402
 from lightning.pytorch.trainer import call  # noqa: E402
 
 from pliant.integrations.lightning_state import (  # noqa: E402
-    Kept,
+    KeptFit,
     SharedResults,
 )
 
@@ -154,7 +154,7 @@ class ElasticFitLoop(_FitLoop):
             global_batch_size=batch,
             micro_batch_size=batch // slots,
             max_grad_norm=trainer.gradient_clip_val or None,
-            extra_state={"lightning": Kept(self)},
+            extra_state={"lightning": KeptFit(self)},
             checkpoint=strategy.checkpoint,
             **strategy.session_options,
         )

@@ -1,7 +1,7 @@
 """State of a Lightning Trainer beside model, optimizer and schedules, as replicas share it.
 
-Owns two things.  ``Kept``: progress, logged metrics, callbacks and the script's own values of the
-module, for replicas that join and for checkpoints.  ``SharedResults``: where ``self.log`` goes;
+Owns two things.  ``KeptFit``: progress, logged metrics, callbacks and the script's own values of
+the module, for replicas that join and for checkpoints.  ``SharedResults``: where ``self.log`` goes;
 within a step through ``step.log``, so that each replica adds the mean over the step, and not what
 its own micro-batches have.
 """
@@ -71,7 +71,7 @@ class SharedResults(_ResultCollection):
             )  # fmt: skip
 
 
-class Kept:
+class KeptFit:
     """What a Trainer remembers between steps."""
 
     def __init__(self, loop: Any) -> None:

@@ -35,7 +35,7 @@ from pliant.integrations.transformers_options import (
     check_callbacks,
     check_class,
 )
-from pliant.integrations.transformers_state import Counted, Kept
+from pliant.integrations.transformers_state import Counted, KeptTrainer
 from pliant.integrations.versions import require
 
 require("transformers", least="5.19", below="6")
@@ -235,7 +235,7 @@ class Elastic(Mixed):
             micro_batch_size=batch // slots,
             max_grad_norm=self.args.max_grad_norm or None,
             seed=self.args.seed,
-            extra_state={"trainer": Kept(self, ExportableState)},
+            extra_state={"trainer": KeptTrainer(self, ExportableState)},
             checkpoint=self._checkpoint,
             **self._session_options,
         )

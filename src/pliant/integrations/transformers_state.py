@@ -1,9 +1,10 @@
 """State of a Hugging Face Trainer beside model, optimizer and schedule, as replicas share it.
 
-Owns two things.  ``Kept``: what the Trainer remembers between steps (its state and history, the
-running loss, its control and its callbacks), for replicas that join and for checkpoints.
-``Counted``: what it adds up while it computes a micro-batch (operations, tokens, the metrics of
-trl), which one replica does for its own micro-batches only, so that it goes through ``step.log``.
+Owns two things.  ``KeptTrainer``: what the Trainer remembers between steps (its state and
+history, the running loss, its control and its callbacks), for replicas that join and for
+checkpoints.  ``Counted``: what it adds up while it computes a micro-batch (operations, tokens, the
+metrics of trl), which one replica does for its own micro-batches only, so that it goes through
+``step.log``.
 
 Must not know the loop.  Times are not kept: each replica has its own.
 """
@@ -28,7 +29,7 @@ _TOKENS = "num_tokens"
 """The metric of trl that is a total and no mean."""
 
 
-class Kept:
+class KeptTrainer:
     """What a Trainer remembers between steps."""
 
     def __init__(self, trainer: Any, exportable: Any) -> None:

@@ -129,6 +129,8 @@ def test_what_stands_after_trains(
     (tmp_path / "after.py").write_text(blocks(section)[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(installed), *sys.path])
+    for name in [one for one in sys.modules if one.partition(".")[0] in REAL.values()]:
+        monkeypatch.delitem(sys.modules, name)  # the real one, of a test before
     before = set(sys.modules)
 
     try:

@@ -53,8 +53,9 @@ LIGHTNING = Custom(
     packages=("lightning", "pytorch_lightning", "lightning_fabric"),
 )
 ACCELERATE = Custom(
-    change="Delete Accelerator and accelerator.prepare, give model, optimizer and dataset to "
-    "pliant.Session, and call step.backward(loss) for accelerator.backward(loss)",
+    change="Import ElasticAccelerator from pliant.integrations.accelerate in its place, or delete "
+    "Accelerator and accelerator.prepare, give model, optimizer and dataset to pliant.Session, and "
+    "call step.backward(loss) for accelerator.backward(loss)",
     section="From Accelerate",
     packages=("accelerate",),
 )
