@@ -16,7 +16,7 @@ from tests.processes.elastic import kill, scale, wait_for_members
 from tests.processes.launching import RunningJob, running
 from tests.processes.test_cli import environment, pliant, wait_for
 
-END_S = 200.0
+END_S = 300.0
 
 
 def alone(directory: Path, *words: object) -> str:

@@ -22,7 +22,7 @@ SCRIPT = HERE / "train_accelerate.py"
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(700),
     pytest.mark.skipif(find_spec("accelerate") is None, reason="pip install accelerate"),
 ]
 

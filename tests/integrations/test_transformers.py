@@ -25,21 +25,21 @@ from tests.integrations.playing import (
 
 HERE = Path(__file__).parent
 TRAINER, TRL = HERE / "train_transformers.py", HERE / "train_trl.py"
-LONG = 200
+LONG = 120
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(700),
     pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers"),
 ]
 
 WATCHED = {
     "max_steps": LONG,
     "eval_strategy": "steps",
-    "eval_steps": 20,
+    "eval_steps": 12,
     "save_strategy": "steps",
-    "save_steps": 20,
+    "save_steps": 12,
     "save_total_limit": 3,
     "load_best_model_at_end": True,
     "include_num_input_tokens_seen": "all",
@@ -105,7 +105,7 @@ def test_replicas_come_and_go_while_a_trainer_evaluates_and_saves(
     check_same(tmp_path / "alone/out", tmp_path / "elastic/kept")
     assert files(tmp_path / "alone/out") == files(tmp_path / "elastic/kept")
     printed = [line for line in job.said().splitlines() if "'eval_loss'" in line]
-    assert len(printed) == LONG // 20, job.said()
+    assert len(printed) == LONG // 12, job.said()
 
 
 @pytest.mark.frameworks
@@ -120,7 +120,7 @@ def test_a_trainer_is_suspended_and_goes_on_at_another_size(tmp_path: Path) -> N
 def test_a_loss_of_a_scripts_own_logs_the_same_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = ("--loss", "scaled", *words(max_steps=LONG, logging_steps=20))
+    own = ("--loss", "scaled", *words(max_steps=LONG, logging_steps=12))
     alone(tmp_path / "alone", TRAINER, "out", *own)
     elastic(tmp_path / "elastic", monkeypatch, TRAINER, "kept", "--pace", "0.4", *own)
 
@@ -146,7 +146,7 @@ def test_the_trainers_of_trl_are_elastic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: list[str]
 ) -> None:
     pytest.importorskip("trl", reason="pip install trl peft")
-    steps = words(max_steps=120, logging_steps=10)
+    steps = words(max_steps=80, logging_steps=10)
     alone(tmp_path / "alone", TRL, "out", *kind, *steps)
     elastic(tmp_path / "elastic", monkeypatch, TRL, "kept", *kind, "--pace", "0.4", *steps)
 
