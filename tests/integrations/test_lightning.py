@@ -45,10 +45,15 @@ def logged(path: Path) -> list[str]:
 
 
 def check_same(one: Path, other: Path) -> None:
-    """Assert that two runs left the same weights, metrics, calls of callbacks and files."""
+    """Assert that two runs left the same weights, metrics, calls of callbacks and files.
+
+    What the leader that was killed had not written of its last step is missing in its log.
+    """
     assert are_equal(one, other)
     assert (one / "best.json").read_text() == (other / "best.json").read_text()
-    assert logged(one) == logged(other)
+    rows = iter(logged(one))
+    assert all(row in rows for row in logged(other))
+    assert len(logged(one)) - len(logged(other)) <= 2
     assert files(one) == files(other)
 
 
