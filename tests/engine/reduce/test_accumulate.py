@@ -379,3 +379,33 @@ def test_lent_buffers_hold_the_sums_as_long_as_they_are_lent() -> None:
 
     assert [flat is lent[0][0] for flat in results] == [True, False, True, False]
     assert all(torch.equal(flat, results[0]) for flat in results)
+
+
+def test_values_whose_version_rises_in_every_forward_may_do_so_from_the_second_attempt_on() -> None:
+    """The forward of a joiner's first slot may have run before the attempt that takes it."""
+    model = Net()
+    layout = Layout.of(model.named_parameters(), extras=1)
+    sums = GradientSums(dict(model.named_parameters()), layout)
+
+    def forward() -> torch.Tensor:
+        with torch.no_grad():
+            model.first.weight.set_(model.first.weight.detach())  # as parametrizing it does
+        out: torch.Tensor = model(torch.ones(2, 3), extra=True).sum()
+        return out
+
+    def attempt(*, has_run: bool) -> None:
+        loss = forward() if has_run else None
+        sums.begin(1)
+        sums.open(merges=0, part=0, is_last_of_part=True, is_last=True)
+        sums.capture((loss if loss is not None else forward()).backward, 1.0)
+
+    for has_run in (True, False, False):
+        attempt(has_run=has_run)
+        sums.close()
+    attempt(has_run=False)
+    with torch.no_grad():
+        model.first.weight.mul_(2)
+    with pytest.raises(UsageError, match=r"the values of 'first.weight' changed inside the loop"):
+        sums.close()
+    sums.release()
+    sums.unhook()

@@ -42,6 +42,10 @@ from pliant.engine.reduce.gradient_tree import (
     zero_frozen,
 )
 
+UNKNOWN_ATTEMPTS = 3
+"""Attempts until it is known whose versions rise in each forward.  The forward of an attempt's
+first slot may have run before the attempt began, which was then not seen to raise any."""
+
 BucketReady = Callable[[int], None]
 
 LeavesOf = Callable[[torch.Tensor], Sequence[torch.Tensor] | None]
@@ -86,7 +90,9 @@ class GradientSums:
         """Small ones that have not come, of buckets whose hooks have all fired."""
         self._looks_left = gradient_tree.LOOKED_AT
         self._has_closed = False
-        """Whether a slot was closed, so that it is known whose versions rise."""
+        """Whether a slot of this attempt was closed."""
+        self._num_closed = 0
+        """Attempts with a slot that was closed, so that it is known whose versions rise."""
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
         self._lent: Sequence[Sequence[torch.Tensor]] = ()
@@ -119,7 +125,7 @@ class GradientSums:
             lent: flat buffers by bucket, in which others can read the sums; where there are none
                 this object has its own.
         """
-        self.is_invalid = False
+        self.is_invalid = self._has_closed = False
         self._on_ready = on_ready or _nobody
         self._provide_buffers(num_partials, lent)
         self._tracked = []
@@ -132,7 +138,7 @@ class GradientSums:
             column.start = column.local.detach()
             column.address = column.start.data_ptr()
             column.version = column.start._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
-            column.take_word(is_first=not self._has_closed)
+            column.take_word(is_first=self._num_closed < UNKNOWN_ATTEMPTS)
             is_special = column.is_deferred or column.is_sharded or self._leaves_of is not None
             column.is_plain = column.is_tracked and not is_special
             if column.is_tracked:
@@ -235,6 +241,7 @@ class GradientSums:
 
         A parameter's number is its place in the buckets, counted over all of them.
         """
+        self._num_closed += not self._has_closed
         self._has_closed = True
         for column in self._columns:
             column.check_unchanged()
