@@ -143,6 +143,11 @@ REFUSED = (
         "hostsPerReplica does not divide workersPerReplica",
     ),
     Refused(
+        "give command or recipe, one of the two",
+        {"recipe": {"data": {"train": "text.jsonl"}, "training": {"steps": 1}}},
+        "give command or recipe, one of the two",
+    ),
+    Refused(
         "a pool is of one host; leave out either pool or hostsPerReplica 2",
         {"pool": {}, "workersPerReplica": 2, "hostsPerReplica": 2},
         "a pool is of one host; in a cluster, name a queue: spec.queue",
@@ -312,8 +317,8 @@ def test_nothing_but_the_wish_and_the_suspension_can_be_changed() -> None:
     changed = {text.split()[0] for text in rules if "cannot be changed" in text}
 
     assert schema_at("spec")["properties"].keys() - changed == {"suspend", "replicas"}
-    assert rules["command cannot be changed; make another job"] == (
-        "self.command == oldSelf.command"
+    assert rules["elasticPolicy cannot be changed; make another job"] == (
+        "self.elasticPolicy == oldSelf.elasticPolicy"
     )
 
 

@@ -92,7 +92,7 @@ def test_sizes_have_defaults() -> None:
         (
             "startReplicas: 2",
             "zzz: 2",
-            "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
+            "job.yaml line 6: unknown field spec.zzz; valid are command, recipe, elasticPolicy,"
             " startReplicas, workersPerReplica, hostsPerReplica, maxRestarts, limits,"
             " sessionTimeoutInSeconds, verifyEvery, exchange, balance, placement, pool, tls,"
             " mode, suspend, replicas, podTemplate, queue, storage",

@@ -218,7 +218,8 @@ def _described(job: Mapping[str, Any]) -> Iterable[str]:
     phase = status.get("phase") or "Unknown"
     reason = status.get("reason") or "the operator has not seen it yet"
     yield f"{job['metadata']['namespace']}/{job['metadata']['name']}: {phase}, {printable(reason)}"
-    yield f"  command: {printable(' '.join(spec['command']))}"
+    what = " ".join(spec.get("command") or ["a recipe"])
+    yield f"  command: {printable(what)}"
     low, high = policy.get("minReplicas", 1), policy.get("maxReplicas")
     yield f"  replicas: {counted(int(status.get('replicas') or 0), 'replica')}, {low} to {high}"
     for words, field in (

@@ -68,7 +68,7 @@ def read_command(target: str, arguments: list[str], *, is_elsewhere: bool = Fals
     job = parse(ElasticJob, read_named(path), source=target)
     if (unused := fields_for_a_cluster(job.spec)) and not is_elsewhere:
         say_aside(f"{target}: ignored here, as only a cluster uses it: {', '.join(unused)}")
-    directory, words = path.absolute().parent, list(job.spec.command)
+    directory, words = path.absolute().parent, job.spec.program
     beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
     if is_elsewhere:
         pass

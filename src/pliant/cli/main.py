@@ -25,6 +25,7 @@ from pliant.cli import (
     job_commands,
     operator_commands,
     pool_commands,
+    recipe_commands,
     replay,
     run_commands,
     run_list,
@@ -85,6 +86,7 @@ GROUPS = (
     job_commands.policy_app,
     pool_commands.app,
     operator_commands.app,
+    recipe_commands.app,
 )
 for _group in GROUPS:
     app.add_typer(_group)

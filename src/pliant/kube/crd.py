@@ -37,10 +37,10 @@ BOUNDS: dict[str, Schema] = {
 }
 """Of fields of the spec, by their path."""
 
-OPEN = ("podTemplate",)
+OPEN = ("podTemplate", "recipe")
 """Below these fields, what is not named is kept."""
 
-REQUIRED = {"": ["command", "elasticPolicy", "podTemplate"], "elasticPolicy": ["maxReplicas"]}
+REQUIRED = {"": ["elasticPolicy", "podTemplate"], "elasticPolicy": ["maxReplicas"]}
 """What a cluster needs and a host does not."""
 
 KEPT = (
@@ -119,6 +119,7 @@ RULES: dict[str, dict[str, str]] = {
         "mode restart needs no hostsPerReplica: scripts find the processes of all hosts": (
             f"{_MODE} != 'restart' || {_or('hostsPerReplica', '1')} == 1"
         ),
+        "give command or recipe, one of the two": ("has(self.command) != has(self.recipe)"),
         "a pool is of one host; in a cluster, name a queue: spec.queue": "!has(self.pool)",
     },
     "tls": {

@@ -22,6 +22,7 @@ from pliant.core.tenancy import DEFAULT_POOL
 from pliant.spec.cluster_job import ObjectName, PodTemplate, QueueEntry, StorageEntry
 from pliant.spec.model import Model, SomeSeconds, check_name, core_fields, document, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
+from pliant.spec.recipe import Recipe
 
 _SETTINGS = JobSettings()
 _TIMEOUTS = _SETTINGS.timeouts
@@ -152,8 +153,11 @@ class Metadata(Model):
 class JobSpec(Model):
     """What runs, and at which size it starts."""
 
-    command: Annotated[list[str], Field(min_length=1)]
+    command: Annotated[list[str], Field(min_length=1)] | None = None
     """The script, or ``-m`` and a module, and its arguments, passed on untouched."""
+
+    recipe: Recipe | None = None
+    """Instead of a command: a model, data and how to train; ``pliant recipe`` says more."""
 
     elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
 
@@ -217,8 +221,15 @@ class JobSpec(Model):
     storage: StorageEntry | None = None
     """In a cluster: where the coordinator's files are kept."""
 
+    @property
+    def program(self) -> list[str]:
+        """What runs: the command, or that of the recipe."""
+        return self.recipe.command() if self.recipe is not None else list(self.command or ())
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if (self.command is None) == (self.recipe is None):
+            raise impossible("give command or recipe, one of the two")
         try:
             policy = core_policy(self.elastic_policy, self.start_replicas)
             PlacementRule.of(self.placement)

@@ -79,7 +79,8 @@ def _read_module(name: str, module: types.ModuleType) -> types.CodeType:
     module.__file__, module.__loader__ = spec.origin, loader
     module.__dict__.update(__cached__=spec.cached, __package__=spec.parent, __spec__=spec)
     sys.argv[0] = str(spec.origin)
-    package = sys.modules.get(name.partition(".")[0])
+    top = name.partition(".")[0]
+    package = sys.modules.get(str(spec.parent) if top == "pliant" else top)  # a recipe is a script
     script_files.take_as_own([*getattr(package, "__path__", []), sys.argv[0]])
     return code
 
