@@ -47,7 +47,7 @@ PRETRAINING = {
     "training": {"steps": 120, "globalBatchSize": 6, "learningRate": 0.01, "warmupSteps": 9},
     "evaluation": {"everySteps": 40},
 }
-CHATS = {
+CHATS: dict[str, Any] = {
     "task": "sft",
     "model": {"family": "gpt-oss"},
     "lora": {"rank": 4, "experts": True},
@@ -59,7 +59,7 @@ PREFERENCES = {
     "data": {"train": "pairs.jsonl", "sequenceLength": 48},
     "training": {"steps": 120, "globalBatchSize": 6, "learningRate": 0.001},
 }
-RECIPES = {"pretraining": PRETRAINING, "chats": CHATS, "preferences": PREFERENCES}
+RECIPES: dict[str, dict[str, Any]] = {"pretraining": PRETRAINING, "chats": CHATS, "preferences": PREFERENCES}
 
 
 def write_data(directory: Path) -> None:

@@ -389,7 +389,8 @@ def test_values_whose_version_rises_in_every_forward_may_do_so_from_the_second_a
 
     def forward() -> torch.Tensor:
         with torch.no_grad():
-            model.first.weight.set_(model.first.weight.detach())  # as parametrizing it does
+            weight: Any = model.first.weight
+            weight.set_(weight.detach())  # as parametrizing it does
         out: torch.Tensor = model(torch.ones(2, 3), extra=True).sum()
         return out
 
