@@ -9,6 +9,7 @@ Every block of README and ``docs/`` names a language, and that says what is done
     json      it must be JSON
     text      a picture or a format: nothing to run, so no line of it may begin with a command
     mermaid   a picture
+    diff      what is changed in a script; nothing to run
     {eval-rst}  what Sphinx fills in; ``make docs`` runs it
 
 All of a page happens in one fresh directory that has ``examples/``, with a home of its own, from
@@ -48,7 +49,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 DIRECTIVES = Path(__file__).parent / "directives"
 
-LANGUAGES = frozenset({"sh", "console", "python", "yaml", "json", "text", "mermaid", "{eval-rst}"})
+LANGUAGES = frozenset(
+    {"sh", "console", "python", "yaml", "json", "text", "mermaid", "diff", "{eval-rst}"}
+)
 VERBS = (
     "not run",
     "goes on",

@@ -276,6 +276,7 @@ DOINGS: Mapping[str, Callable[[Walk, Block], None]] = {
     "json": Walk.do_json,
     "text": Walk.do_nothing,
     "mermaid": Walk.do_nothing,
+    "diff": Walk.do_nothing,
     "{eval-rst}": Walk.do_nothing,
 }
 

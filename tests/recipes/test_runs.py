@@ -59,7 +59,11 @@ PREFERENCES = {
     "data": {"train": "pairs.jsonl", "sequenceLength": 48},
     "training": {"steps": 120, "globalBatchSize": 6, "learningRate": 0.001},
 }
-RECIPES: dict[str, dict[str, Any]] = {"pretraining": PRETRAINING, "chats": CHATS, "preferences": PREFERENCES}
+RECIPES: dict[str, dict[str, Any]] = {
+    "pretraining": PRETRAINING,
+    "chats": CHATS,
+    "preferences": PREFERENCES,
+}
 
 
 def write_data(directory: Path) -> None:
