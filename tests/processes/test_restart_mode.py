@@ -448,8 +448,9 @@ def test_it_is_suspended_goes_on_another_day_and_survives_the_loss_of_all(tmp_pa
         run.job.assert_nothing_is_left()
     with restarted(tmp_path, replicas=2) as run:
         again = run.await_size(2, after=2)
-        for one in again:
-            os.kill(psutil.Process(one["pid"]).ppid(), signal.SIGKILL)
+        parents = [psutil.Process(one["pid"]).ppid() for one in again]
+        for parent in parents:
+            os.kill(parent, signal.SIGKILL)
         anew = run.await_size(2, after=4)
         run.end()
 

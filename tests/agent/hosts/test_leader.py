@@ -171,6 +171,7 @@ class Replica:
         host = SimpleNamespace(
             config=AgentConfig(node=NodeId("h0"), devices=1, environment={}),
             servers=SimpleNamespace(ask=self.asked.append),
+            job=SimpleNamespace(starts_all=False),
             send=take,
             refuse=take,
         )
