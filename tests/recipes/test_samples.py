@@ -18,6 +18,7 @@ from pliant.recipes.samples import (
     Pairs,
     Samples,
     Wrapped,
+    check_cut,
     collate,
     collate_pairs,
     digest_of,
@@ -69,6 +70,15 @@ def test_what_is_not_an_answer_is_not_learned() -> None:
 
     assert found["labels"].tolist() == [[IGNORED, 1, 2], [IGNORED, 4, IGNORED]]
     assert found["documents"].tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_an_answer_that_is_cut_off_whole_is_refused() -> None:
+    data = tokens([3, 4], [False, True, True, False, False, False, True])
+
+    assert check_cut(data, 4) == 0
+    with pytest.raises(ConfigError, match="of 1 of 2 documents nothing is learned within"):
+        check_cut(data, 3)
+    assert check_cut(tokens([3, 4], [False, True, True] + [True] * 4), 3) == 1
 
 
 def test_pairs_are_side_by_side() -> None:

@@ -22,6 +22,8 @@ import xxhash
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from pliant.core.errors import ConfigError
+from pliant.core.text import counted
 from pliant.recipes.tokens import Tokens
 
 IGNORED = -100
@@ -114,6 +116,29 @@ class Alone(Samples):
         """Return the beginning of a document."""
         begins, ends = int(self.data.starts[index]), int(self.data.starts[index + 1])
         return [(begins, min(ends, begins + self.length))]
+
+
+def check_cut(data: Tokens, length: int) -> int:
+    """Return how many documents are longer than a sample, and lose their end.
+
+    Raises:
+        ConfigError: of some nothing is learned then.
+    """
+    empty = sum(_learns_nothing(data, number, length) for number in range(len(data)))
+    if empty:
+        raise ConfigError(
+            f"of {empty} of {counted(len(data), 'document')} nothing is learned within "
+            f"data.sequenceLength {length}: what is to be learned begins behind it; give more"
+        )
+    return int((np.diff(data.starts) > length).sum())
+
+
+def _learns_nothing(data: Tokens, number: int, length: int) -> bool:
+    begins = int(data.starts[number])
+    ends = min(int(data.starts[number + 1]), begins + length)
+    if data.targets is None:
+        return ends - begins < 2
+    return not bool(data.targets[begins + 1 : ends].any())
 
 
 class Pairs(Dataset[tuple[dict[str, Tensor], dict[str, Tensor]]]):

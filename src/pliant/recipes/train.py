@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import pliant
 from pliant.core.errors import EXIT_USAGE, ConfigError
+from pliant.core.text import counted
 from pliant.engine.several_workers import num_workers
 from pliant.engine.steps import Step
 from pliant.engine.worker.bootstrap import worker_context
@@ -126,8 +127,12 @@ def data_of(recipe: Recipe, path: str | None, tokenizer: Any) -> tuple[Any, Call
     assert path is not None  # noqa: S101
     with pliant.once(f"tokens {path}") as is_first:
         found = tokens_of(recipe, path, tokenizer, is_first=is_first)
-    length = recipe.data.sequence_length
-    packing = recipe.data.packing or ("wrapped" if recipe.task == "pretrain" else "bfd")
+        length, packing = recipe.data.sequence_length, recipe.data.packing
+        packing = packing or {"pretrain": "wrapped", "sft": "bfd", "dpo": "none"}[recipe.task]
+        is_cut = is_first and (packing == "none" or recipe.task == "dpo")
+        if is_cut and (num := samples.check_cut(found, length)):
+            said = f"{path}: {counted(num, 'document')} longer than data.sequenceLength {length}"
+            sys.stderr.write(f"{said} lose their end\n")
     if recipe.task == "dpo":
         return samples.Pairs(found, length), samples.collate_pairs
     if packing == "wrapped":
