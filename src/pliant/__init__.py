@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from pliant.engine.sharding.device_mesh import mesh
     from pliant.engine.worker.once import once, run_dir
     from pliant.engine.worker.own_device import device
+    from pliant.integrations.own_loop import ElasticDataLoader, load_checkpoint, save_checkpoint
     from pliant.restart.event import elastic_event
 
 _PUBLIC_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     **dict.fromkeys(("ConfigError", "PliantError", "UsageError"), "pliant.core.errors"),
+    **dict.fromkeys(
+        ("ElasticDataLoader", "load_checkpoint", "save_checkpoint"), "pliant.integrations.own_loop"
+    ),
     "Session": "pliant.engine.session",
     "State": "pliant.engine.plain_state",
     "device": "pliant.engine.worker.own_device",
@@ -35,15 +39,18 @@ _PUBLIC_NAMES = {
 __all__ = [
     "Checkpoint",
     "ConfigError",
+    "ElasticDataLoader",
     "PliantError",
     "Session",
     "State",
     "UsageError",
     "device",
     "elastic_event",
+    "load_checkpoint",
     "mesh",
     "once",
     "run_dir",
+    "save_checkpoint",
     "seed",
 ]
 

@@ -127,8 +127,9 @@ def data_of(recipe: Recipe, path: str | None, tokenizer: Any) -> tuple[Any, Call
     assert path is not None  # noqa: S101
     with pliant.once(f"tokens {path}") as is_first:
         found = tokens_of(recipe, path, tokenizer, is_first=is_first)
-        length, packing = recipe.data.sequence_length, recipe.data.packing
-        packing = packing or {"pretrain": "wrapped", "sft": "bfd", "dpo": "none"}[recipe.task]
+        length = recipe.data.sequence_length
+        usual = {"pretrain": "wrapped", "sft": "bfd", "dpo": "none"}[recipe.task]
+        packing = recipe.data.packing or usual
         is_cut = is_first and (packing == "none" or recipe.task == "dpo")
         if is_cut and (num := samples.check_cut(found, length)):
             said = f"{path}: {counted(num, 'document')} longer than data.sequenceLength {length}"

@@ -1,0 +1,277 @@
+"""For scripts of torchrun with a loop of their own: data that each count once, and checkpoints.
+
+Owns which process gets which samples, and when a checkpoint counts.  Knows nothing of who starts
+the processes: torchrun's environment and process group are all it reads.
+
+    PATH/step-00000120/   what torch.distributed.checkpoint wrote, and ``digests.json``, last
+    PATH/.step-00000120   one that is not complete; the next save removes it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.utils.data import DataLoader
+
+from pliant.core.errors import ConfigError
+from pliant.engine.state.training_state import Stateful
+
+DIGESTS = "digests.json"
+ALONE = "torch.distributed is disabled"
+"""What torch warns of where a script runs by itself."""
+
+
+class ElasticDataLoader:
+    """Batches of a map-style dataset for one of several processes, in an order that none changes.
+
+    ``for batch in loader`` yields this process's share of each global batch until the epoch ends;
+    the next such loop is the next epoch.  ``state_dict`` holds for any number of processes: what
+    it is loaded into goes on with the global batch behind the one that was yielded last.
+
+    Args:
+        dataset: the same in every process.
+        global_batch_size: samples of a step over all processes; at least as many as those.
+        shuffle: give every epoch its own order, a function of ``seed`` and the epoch.
+        drop_last: leave out the short batch at the end of an epoch.
+        others: what a DataLoader takes besides: ``num_workers``, ``collate_fn``, ``pin_memory``...
+
+    Raises:
+        ConfigError: there are more processes than samples in a global batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        global_batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        **others: Any,
+    ) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if global_batch_size < self.world_size:
+            raise ConfigError(
+                f"global_batch_size={global_batch_size} is less than the {self.world_size} "
+                "processes; each needs a sample"
+            )
+        self._dataset, self._others = dataset, others
+        self._shuffle, self._drop_last = shuffle, drop_last
+        self._fixed = {"samples": len(dataset), "global_batch_size": global_batch_size}
+        self._fixed["seed"] = seed
+        self.epoch = self.step = 0
+        """Of the batch that comes next."""
+
+        self.scale = 1.0
+        """What the mean loss of the batch yielded last is to be multiplied by: then the mean of the
+        gradients over processes, as DDP and FSDP take it, is that over the global batch.  0 where
+        an epoch ends with fewer samples than processes: that batch repeats a sample."""
+
+    def __len__(self) -> int:
+        """Return the global batches of an epoch."""
+        samples, size = self._fixed["samples"], self._fixed["global_batch_size"]
+        return samples // size if self._drop_last else -(-samples // size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rest of an epoch."""
+        shares = [self._share(step) for step in range(self.step, len(self))]
+        loader: Any = DataLoader(
+            self._dataset, batch_sampler=[indices for indices, _ in shares], **self._others
+        )
+        for (_, scale), batch in zip(shares, loader, strict=True):
+            self.scale, self.step = scale, self.step + 1
+            yield batch
+        self.epoch, self.step = self.epoch + 1, 0
+
+    def _share(self, step: int) -> tuple[list[int], float]:
+        """Return which samples of a global batch are this process's, and their scale."""
+        size = self._fixed["global_batch_size"]
+        batch = self._order()[step * size : (step + 1) * size]
+        low, high = (len(batch) * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        mine = batch[low:high]
+        return mine or batch[:1], len(mine) * self.world_size / len(batch)
+
+    def _order(self) -> list[int]:
+        samples = self._fixed["samples"]
+        if not self._shuffle:
+            return list(range(samples))
+        if getattr(self, "_known", (-1, []))[0] != self.epoch:
+            generator = torch.Generator().manual_seed(self._fixed["seed"] * 1_000_003 + self.epoch)
+            drawn = torch.randperm(samples, generator=generator).tolist()
+            self._known = self.epoch, drawn
+        return self._known[1]
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where it is; the same in every process."""
+        ended = self.step == len(self)
+        place = (self.epoch + 1, 0) if ended else (self.epoch, self.step)
+        return {**self._fixed, "epoch": place[0], "step": place[1]}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there.
+
+        Raises:
+            ConfigError: it is of another dataset, batch size or seed.
+        """
+        for name, value in self._fixed.items():
+            if state[name] != value:
+                raise ConfigError(
+                    f"the saved place in the data has {name} {state[name]}, and now it is {value}; "
+                    "an epoch goes on only where all of them are the same"
+                )
+        self.epoch, self.step = state["epoch"], state["step"]
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    step: int,
+    *,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    keep: int = 3,
+    **others: Stateful,
+) -> None:
+    """Save a step with ``torch.distributed.checkpoint``, by all processes together.
+
+    It counts once every byte is on the disk and its digest is known; until then the one before
+    does.  ``others``, as ``loader=loader``, are what has ``state_dict`` and ``load_state_dict``.
+
+    Raises:
+        ConfigError: it could not be written; in every process.
+    """
+    root, name = Path(path), f"step-{step:08d}"
+    made = root / f".{name}"
+
+    def begin() -> None:
+        for left in root.glob(".step-*"):
+            shutil.rmtree(left)
+        root.mkdir(parents=True, exist_ok=True)
+
+    def end() -> None:
+        digests = {file.name: _digest(file) for file in sorted(made.iterdir())}
+        (made / DIGESTS).write_text(json.dumps(digests))
+        for file in (*made.iterdir(), made):
+            _sync(file)
+        shutil.rmtree(root / name, ignore_errors=True)
+        made.rename(root / name)
+        _sync(root)
+        for old in sorted(root.glob("step-*"), reverse=True)[keep:]:
+            shutil.rmtree(old)
+
+    _by_first(begin, f"{root} cannot be written to")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=ALONE)
+        save({**_state(model, optimizer), **others}, checkpoint_id=str(made), no_dist=not _many())
+    _by_first(end, f"{root / name} could not be written")
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    **others: Stateful,
+) -> int | None:
+    """Load the newest checkpoint that is intact, and return its step; None: there is none.
+
+    Any number of processes may have written it.  One that is damaged is named and passed over.
+
+    Raises:
+        ConfigError: there are checkpoints, and none is intact.
+    """
+    found = _by_first(lambda: _newest(Path(path)), f"{path} cannot be read")
+    if found is None:
+        return None
+    state = {**_state(model, optimizer), **others}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=ALONE)
+        load(state, checkpoint_id=str(Path(path) / found), no_dist=not _many())
+    if optimizer is None:
+        set_model_state_dict(model, state["model"])
+    else:
+        set_state_dict(
+            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
+        )
+    return int(found.removeprefix("step-"))
+
+
+def _state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    if optimizer is None:
+        return {"model": get_model_state_dict(model)}
+    weights, states = get_state_dict(model, optimizer)
+    return {"model": weights, "optim": states}
+
+
+def _newest(root: Path) -> str | None:
+    """Return the name of the newest one whose bytes are those that were written."""
+    names = sorted((one.name for one in root.glob("step-*")), reverse=True)
+    for name in names:
+        try:
+            digests = json.loads((root / name / DIGESTS).read_text())
+            wrong = [file for file in digests if _digest(root / name / file) != digests[file]]
+        except (OSError, ValueError) as error:
+            wrong = [str(error)]
+        if not wrong:
+            return name
+        sys.stderr.write(
+            f"pliant: {root / name} is damaged ({wrong[0]}); the one before is taken\n"
+        )
+    if names:
+        raise ConfigError(f"every checkpoint in {root} is damaged")
+    return None
+
+
+def _digest(path: Path) -> str:
+    found = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 24):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _many() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _by_first(act: Callable[[], Any], what: str) -> Any:
+    """Have the first process do something; return its result, or raise its error, in all."""
+    told: list[Any] = [None, None]
+    if not _many() or dist.get_rank() == 0:
+        try:
+            told[0] = act()
+        except ConfigError as error:
+            told[1] = str(error)
+        except OSError as error:
+            told[1] = f"{what}: {error}"
+    if _many():
+        dist.broadcast_object_list(told)
+    if told[1] is not None:
+        raise ConfigError(told[1])
+    return told[0]
