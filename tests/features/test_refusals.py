@@ -117,6 +117,7 @@ GIVEN_ON = {
     "pool/claims.py": "the core's; it is found where that refuses",
     "tagged_codec.py": "what is wrong with a value, behind its path; it is found for itself",
     "--init {source}: {last_line(": "the sentence of the process that reads the weights",
+    "own_loop.py": "the first process's sentence, in all of them; it is found where that says it",
     "recipe_commands.py": "the sentence of the process that looks at a recipe's data",
     "recipes/tokens.py": "what is wrong with a row, behind its number; it is found for itself",
     "run_directory.py": "the sentence of who wants the directory for itself",
