@@ -44,8 +44,9 @@ async def main():
     os.kill(server.process.pid, signal.SIGSTOP)  # as if its imports took for ever
     for number in range(1, 21):
         name = ReplicaId(f"r{number}")
+        job = SimpleNamespace(starts_all=False)
         host = SimpleNamespace(
-            config=config, servers=servers, listener=take, send=take, refuse=take
+            config=config, servers=servers, listener=take, job=job, send=take, refuse=take
         )
         replica = LocalReplica(name, [0, 1], host)
         await replica.open(Path("logs"))
