@@ -19,8 +19,9 @@ def test_import_pliant_does_not_import_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == (
-        "['Checkpoint', 'ConfigError', 'PliantError', 'Session', 'State', 'UsageError', 'device', "
-        "'elastic_event', 'mesh', 'once', 'run_dir', 'seed']"
+        "['Checkpoint', 'ConfigError', 'ElasticDataLoader', 'PliantError', 'Session', 'State', "
+        "'UsageError', 'device', 'elastic_event', 'load_checkpoint', 'mesh', 'once', 'run_dir', "
+        "'save_checkpoint', 'seed']"
     )
 
 
