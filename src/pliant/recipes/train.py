@@ -67,7 +67,7 @@ def train(recipe: Recipe) -> None:
     optimizer = torch.optim.AdamW(
         learned,
         lr=training.learning_rate,
-        betas=training.betas,
+        betas=(training.betas[0], training.betas[1]),
         weight_decay=training.weight_decay,
     )
     kept, checkpoint = recipe.checkpoint, None

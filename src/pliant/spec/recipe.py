@@ -137,7 +137,9 @@ class TrainingEntry(Model):
 
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
 
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = Field(
+        default_factory=lambda: [0.9, 0.999]
+    )
 
     max_grad_norm: Rate | None = 1.0
 
