@@ -26,6 +26,7 @@ import pliant
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.steps import Step
 from pliant.engine.worker.bootstrap import worker_context
+from pliant.integrations.slots import batch_size_of, slots_of
 from pliant.integrations.versions import require
 
 require("accelerate", least="1.12", below="2")
@@ -159,12 +160,8 @@ class ElasticAccelerator(Accelerator):
         if missing:
             raise ConfigError(f"accelerator.prepare was given no {missing[0]}")
         loader, accumulated = self._own["loader"], self.gradient_accumulation_steps
-        batch, slots = loader.batch_size * accumulated, self._slots or accumulated
-        if slots % accumulated or batch % slots:
-            raise ConfigError(
-                f"slots={slots} does not cut the batch of {batch} samples evenly; it must be a "
-                f"multiple of gradient_accumulation_steps={accumulated} that divides {batch}"
-            )
+        batch, option = batch_size_of(loader) * accumulated, "gradient_accumulation_steps"
+        slots = slots_of(batch, self._slots, accumulated=accumulated, option=option)
         self._weight = None if slots > accumulated else 1.0
         self._session = pliant.Session(
             model=self._own["model"],

@@ -28,6 +28,7 @@ from pliant.core.errors import ConfigError
 from pliant.engine.worker.bootstrap import worker_context
 from pliant.integrations.lightning_options import check_fit
 from pliant.integrations.plain import local_values
+from pliant.integrations.slots import batch_size_of, slots_of
 from pliant.integrations.versions import require
 
 require("lightning", least="2.6", below="2.7")
@@ -131,17 +132,8 @@ class ElasticFitLoop(_FitLoop):
         trainer = self.trainer
         loader = self._combined_loader.flattened[0]
         accumulated = trainer.accumulate_grad_batches
-        batch, slots = loader.batch_size * accumulated, strategy.slots or accumulated
-        if slots % accumulated or batch % slots:
-            raise ConfigError(
-                f"slots={slots} does not cut the batch of {batch} samples evenly; it must be a "
-                f"multiple of accumulate_grad_batches={accumulated} that divides {batch}"
-            )
-        if slots == 1 and worker_context() is not None:
-            trainer.print(
-                "a step of this Trainer is one micro-batch, so one replica computes and others "
-                f"cannot help: set accumulate_grad_batches, or ElasticStrategy(slots={batch})"
-            )
+        batch, option = batch_size_of(loader) * accumulated, "accumulate_grad_batches"
+        slots = slots_of(batch, strategy.slots, accumulated=accumulated, option=option)
         self._is_cut = slots > accumulated
         plain = [one for one in strategy.lr_scheduler_configs if not one.reduce_on_plateau]
         session = pliant.Session(

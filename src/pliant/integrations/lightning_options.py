@@ -75,11 +75,6 @@ def check_fit(trainer: Any) -> None:
             f"the Trainer has {len(loaders)} training loaders, and a session one dataset; combine "
             "the datasets, with torch.utils.data.StackDataset or ConcatDataset"
         )
-    if getattr(loaders[0], "batch_size", None) is None:
-        raise ConfigError(
-            "the training loader does not say its batch_size, of which a session makes micro-"
-            "batches; pass a DataLoader with a batch_size"
-        )
     if trainer.ckpt_path is not None or trainer._checkpoint_connector._loaded_checkpoint:
         raise ConfigError(
             "fit(ckpt_path=...) is for Lightning's own loop; a run goes on from "

@@ -15,7 +15,6 @@ model, data, optimizer and schedule, computes the loss, logs, evaluates, saves a
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ import pliant
 from pliant.core.errors import ConfigError
 from pliant.engine.worker.bootstrap import worker_context
 from pliant.integrations.plain import local_values
+from pliant.integrations.slots import slots_of
 from pliant.integrations.transformers_options import (
     check_arguments,
     check_callbacks,
@@ -62,8 +62,6 @@ TAIL_S = 3600.0
 """How long an evaluation or a save may take before a replica counts as hung, in seconds."""
 
 _PLATEAU = "metric"
-
-_log = logging.getLogger(__name__)
 
 
 class Elastic(Mixed):
@@ -188,18 +186,8 @@ class Elastic(Mixed):
     def _num_slots(self, batch: int) -> int:
         """Return the micro-batches of a step, of ``batch`` samples in all."""
         accumulated = self.args.gradient_accumulation_steps
-        slots: int = accumulated if self._slots is None else self._slots
-        if slots < 1 or slots % accumulated or batch % slots:
-            raise ConfigError(
-                f"slots={slots} does not cut the batch of {batch} samples evenly; it must be a "
-                f"multiple of gradient_accumulation_steps={accumulated} that divides {batch}"
-            )
-        if slots == 1 and worker_context() is not None:
-            _log.warning(
-                "a step of this Trainer is one micro-batch, so one replica computes and others "
-                "cannot help: cut its batch with slots=%d, or set gradient_accumulation_steps",
-                batch,
-            )
+        option = "gradient_accumulation_steps"
+        slots = slots_of(batch, self._slots, accumulated=accumulated, option=option)
         if slots > 1 and self.loss_is_scaled_for_ga is None and self._has_own_loss():
             raise ConfigError(
                 f"{type(self).__name__} has its own compute_loss and a step has {slots} "
