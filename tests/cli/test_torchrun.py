@@ -14,8 +14,21 @@ from pliant.core.errors import ConfigError
 SCRIPT = ("train.py", "--lr", "0.1")
 
 
-def planned(*words: str, devices: int = 8, **environ: str) -> Any:
-    return plan([*words, *SCRIPT], environ, devices=devices)
+def planned(*words: str, accelerators: int = 8, **environ: str) -> Any:
+    return plan([*words, *SCRIPT], environ, accelerators=accelerators, cores=2)
+
+
+def test_words_for_processes_count_what_the_host_has() -> None:
+    def workers(said: str, accelerators: int) -> Any:
+        found = planned("--nproc-per-node", said, accelerators=accelerators)
+        return found.given["workers_per_replica"]
+
+    assert [workers(said, 8) for said in ("auto", "gpu", "cpu", "3")] == [8, 8, 2, 3]
+    assert [workers(said, 0) for said in ("auto", "cpu")] == [2, 2]
+    with pytest.raises(ConfigError, match="gpu: this host shows no accelerator"):
+        workers("gpu", 0)
+    with pytest.raises(ConfigError, match="--nproc-per-node 0 must be at least 1"):
+        workers("0", 8)
 
 
 def test_every_flag_of_torchrun_is_in_the_table() -> None:

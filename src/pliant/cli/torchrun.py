@@ -23,8 +23,10 @@ from pliant.cli.job_file import WhatToRun, read_command
 from pliant.cli.main import exit_code_of
 from pliant.cli.settings import resolve
 from pliant.cli.terminal import open_closed_streams, say_aside
+from pliant.core.device_names import CPU
 from pliant.core.errors import ConfigError
 from pliant.core.values import Mode
+from pliant.machine.accelerators import visible
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import require_engine
 from pliant.run.host_devices import HostDevices
@@ -109,7 +111,9 @@ FLAGS = (
         refused="start each process on a node of its own: --nnodes N --nproc-per-node 1, in which "
         "each sees its device as number 0",
     ),
-    _flag("--print-completion", refused="pliant completion prints that of pliant"),
+    _flag(
+        "--print-completion", refused="_PLIANT_COMPLETE=source_bash pliant prints that of pliant"
+    ),
     # what hyperpodrun adds
     _flag("--pre-train-script", in_environment=True),
     _flag("--pre-train-args", in_environment=True),
@@ -170,8 +174,10 @@ class Planned:
     """Flags without a consequence, each with the reason."""
 
 
-def plan(arguments: Sequence[str], environ: Mapping[str, str], *, devices: int) -> Planned:
-    """Return what a command line means here; ``devices``: of this host.
+def plan(
+    arguments: Sequence[str], environ: Mapping[str, str], *, accelerators: int, cores: int
+) -> Planned:
+    """Return what a command line means here, on a host with so many.
 
     Raises:
         ConfigError: one sentence: a flag is refused, or flags contradict each other.
@@ -186,7 +192,7 @@ def plan(arguments: Sequence[str], environ: Mapping[str, str], *, devices: int) 
             "SIGTERM, SIGINT and SIGHUP; send one of these"
         )
     least, most = _nodes(said["nnodes"])
-    workers = _processes(said["nproc_per_node"], devices)
+    workers = _processes(said["nproc_per_node"], accelerators, cores)
     given: dict[str, Any] = {
         "mode": Mode.RESTART.value,
         "workers_per_replica": workers,
@@ -243,10 +249,16 @@ def _nodes(said: str) -> tuple[int, int]:
     return least, most
 
 
-def _processes(said: str, devices: int) -> int:
-    if said in ("auto", "gpu", "cpu", "xpu"):
-        return devices
-    return max(_number("--nproc-per-node", said), 1)
+def _processes(said: str, accelerators: int, cores: int) -> int:
+    counts = {"auto": accelerators or cores, "cpu": cores, "gpu": accelerators, "xpu": accelerators}
+    count = counts[said] if said in counts else _number("--nproc-per-node", said)
+    if count:
+        return count
+    if said in counts:
+        raise ConfigError(
+            f"--nproc-per-node {said}: this host shows no accelerator; give a number, auto or cpu"
+        )
+    raise ConfigError(f"--nproc-per-node {said} must be at least 1")
 
 
 def _number(option: str, said: str) -> int:
@@ -260,9 +272,9 @@ def run(arguments: Sequence[str]) -> int:
     from pliant.cli import several_hosts, start
 
     require_engine("pliant-torchrun")
-    is_on_cores = "cpu" in arguments or "--nproc-per-node=cpu" in arguments
-    devices = HostDevices.of(os.environ, "cpu" if is_on_cores else None).count()
-    planned = plan(arguments, os.environ, devices=devices)
+    cores = HostDevices.of(os.environ, CPU).count()
+    accelerators = len(visible(os.environ))
+    planned = plan(arguments, os.environ, accelerators=accelerators, cores=cores)
     if planned.idle:
         say_aside(f"without consequence here: {'; '.join(planned.idle)}")
     environ = {**os.environ, **planned.variables}

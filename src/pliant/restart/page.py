@@ -37,7 +37,9 @@ WAIT_S = 60.0
 _BYTES = 4096
 _CALLS, _AT, _STAGE, _SAVES, _STEP, _SAVED_AT, _FAILED = range(0, 56, 8)
 _EVENT, _PATH = 64, 2048
-_WORD = struct.Struct("<Q")
+_WORD = struct.Struct("@Q")
+"""Native, so that it is copied at once: byte by byte, 255 to 256 would pass through 0."""
+
 _LENGTH = struct.Struct("<H")
 
 

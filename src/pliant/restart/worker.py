@@ -107,9 +107,11 @@ class RestartWorker:
         self._waiting = NO_GENERATION
         self._restarts = 0
         self._calls = self._told = 0
+        """Calls of elastic_event before this generation, and those that were told of."""
+
         self._told_s = time.monotonic()
         self._notice_s: float | None = None
-        """Calls of elastic_event before this generation, and those that were told of."""
+        """What is left before the replicas that go are ended, if that is from outside."""
 
     # --- what comes in --------------------------------------------------------------------
 
