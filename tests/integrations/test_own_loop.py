@@ -71,6 +71,8 @@ def test_a_place_in_other_data_is_refused() -> None:
         other.load_state_dict(one.state_dict())
     with pytest.raises(ConfigError, match="is less than the 3 processes"):
         loaders(3, size=2)
+    with pytest.raises(ConfigError, match="45 samples make no global batch of 50"):
+        loaders(1, size=50, drop_last=True)
 
 
 def test_the_newest_that_is_whole_is_loaded(
@@ -100,6 +102,8 @@ def test_the_newest_that_is_whole_is_loaded(
         one.unlink()
     with pytest.raises(ConfigError, match=r"every checkpoint in .* is damaged"):
         pliant.load_checkpoint(tmp_path, **kept)
+    with pytest.raises(ConfigError, match="keep=0 checkpoints must be at least 1"):
+        pliant.save_checkpoint(tmp_path, 1, keep=0, **kept)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written to"):
         pliant.save_checkpoint(tmp_path / "file", 1, **kept)

@@ -6,6 +6,7 @@ has torch.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def run_recipe(file: File, arguments: Arguments = None) -> int:
     """Train: the same as `pliant run FILE`, with all of its options."""
     _read(file)
     words = [sys.executable, "-m", "pliant", "run", *(arguments or ()), str(file)]
-    return subprocess.run(words, check=False).returncode  # noqa: S603
+    os.execv(sys.executable, words)  # noqa: S606  # it gets the signals, and nothing is in between
 
 
 app.command("run", context_settings={"ignore_unknown_options": True})(run_recipe)

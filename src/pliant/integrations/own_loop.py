@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader
 
 from pliant.core.errors import ConfigError
 from pliant.engine.state.training_state import Stateful
+from pliant.machine.files import sync_directory
 
 DIGESTS = "digests.json"
 ALONE = "torch.distributed is disabled"
@@ -54,7 +55,7 @@ class ElasticDataLoader:
         others: what a DataLoader takes besides: ``num_workers``, ``collate_fn``, ``pin_memory``...
 
     Raises:
-        ConfigError: there are more processes than samples in a global batch.
+        ConfigError: there are more processes than samples in a global batch, or none of those.
     """
 
     def __init__(
@@ -78,6 +79,14 @@ class ElasticDataLoader:
         self._shuffle, self._drop_last = shuffle, drop_last
         self._fixed = {"samples": len(dataset), "global_batch_size": global_batch_size}
         self._fixed["seed"] = seed
+        if not len(self):
+            raise ConfigError(
+                f"{len(dataset)} samples make no global batch of {global_batch_size}, so an epoch "
+                "would train nothing; give more, or a smaller batch"
+            )
+        self._drawn: tuple[int, torch.Tensor] | None = None
+        """The order of an epoch."""
+
         self.epoch = self.step = 0
         """Of the batch that comes next."""
 
@@ -93,32 +102,31 @@ class ElasticDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rest of an epoch."""
-        shares = [self._share(step) for step in range(self.step, len(self))]
-        loader: Any = DataLoader(
-            self._dataset, batch_sampler=[indices for indices, _ in shares], **self._others
-        )
-        for (_, scale), batch in zip(shares, loader, strict=True):
-            self.scale, self.step = scale, self.step + 1
+        steps = range(self.step, len(self))
+        shares: Any = (self._share(step)[0] for step in steps)
+        loader: Any = DataLoader(self._dataset, batch_sampler=shares, **self._others)
+        for step, batch in zip(steps, loader, strict=True):
+            self.scale, self.step = self._share(step)[1], step + 1
             yield batch
         self.epoch, self.step = self.epoch + 1, 0
 
     def _share(self, step: int) -> tuple[list[int], float]:
         """Return which samples of a global batch are this process's, and their scale."""
         size = self._fixed["global_batch_size"]
-        batch = self._order()[step * size : (step + 1) * size]
+        batch = self._order()[step * size : (step + 1) * size].tolist()
         low, high = (len(batch) * rank // self.world_size for rank in (self.rank, self.rank + 1))
         mine = batch[low:high]
         return mine or batch[:1], len(mine) * self.world_size / len(batch)
 
-    def _order(self) -> list[int]:
+    def _order(self) -> torch.Tensor:
+        """Return the samples of this epoch in their order."""
         samples = self._fixed["samples"]
         if not self._shuffle:
-            return list(range(samples))
-        if getattr(self, "_known", (-1, []))[0] != self.epoch:
+            return torch.arange(samples)
+        if self._drawn is None or self._drawn[0] != self.epoch:
             generator = torch.Generator().manual_seed(self._fixed["seed"] * 1_000_003 + self.epoch)
-            drawn = torch.randperm(samples, generator=generator).tolist()
-            self._known = self.epoch, drawn
-        return self._known[1]
+            self._drawn = self.epoch, torch.randperm(samples, generator=generator)
+        return self._drawn[1]
 
     def state_dict(self) -> dict[str, int]:
         """Return where it is; the same in every process."""
@@ -158,6 +166,8 @@ def save_checkpoint(
     Raises:
         ConfigError: it could not be written; in every process.
     """
+    if keep < 1:
+        raise ConfigError(f"keep={keep} checkpoints must be at least 1")
     root, name = Path(path), f"step-{step:08d}"
     made = root / f".{name}"
 
@@ -169,11 +179,13 @@ def save_checkpoint(
     def end() -> None:
         digests = {file.name: _digest(file) for file in sorted(made.iterdir())}
         (made / DIGESTS).write_text(json.dumps(digests))
-        for file in (*made.iterdir(), made):
-            _sync(file)
+        for file in made.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        sync_directory(made)
         shutil.rmtree(root / name, ignore_errors=True)
         made.rename(root / name)
-        _sync(root)
+        sync_directory(root)
         for old in sorted(root.glob("step-*"), reverse=True)[keep:]:
             shutil.rmtree(old)
 
@@ -246,14 +258,6 @@ def _digest(path: Path) -> str:
         while piece := file.read(1 << 24):
             found.update(piece)
     return found.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _many() -> bool:

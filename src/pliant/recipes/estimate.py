@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
-from pliant.recipes.families import GPT_OSS, MODEL_TYPES, Geometry, geometry
+from pliant.recipes.families import GPT_OSS, MODEL_TYPES, Geometry, adapted_layers, geometry
 from pliant.spec.recipe import LoraEntry, Recipe
 
 BYTES_OF_FLOAT32, BYTES_OF_BFLOAT16 = 4, 2
@@ -145,7 +145,7 @@ def _of_adapters(entry: LoraEntry, sizes: Geometry) -> int:
         "up_proj": (sizes.width, sizes.inner),
         "down_proj": (sizes.inner, sizes.width),
     }
-    names = entry.targets or sizes.linear_layers
+    names = entry.targets or adapted_layers(sizes.family)
     a_layer = sum(sum(ends[name]) for name in names if name in ends)
     if entry.experts:
         a_layer += sizes.experts * (2 * sizes.width + 3 * sizes.inner)

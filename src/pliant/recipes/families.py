@@ -24,6 +24,11 @@ MODEL_TYPES = {"llama": LLAMA, "gpt_oss": GPT_OSS}
 """Family by ``model_type`` of a ``config.json``."""
 
 
+def adapted_layers(family: str) -> tuple[str, ...]:
+    """Return which linear layers adapters go to unless told otherwise."""
+    return ATTENTION if family == GPT_OSS else ATTENTION + MLP
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
     """Sizes of a decoder; C width, H heads, K key-value heads, D of a head, E experts."""
@@ -49,11 +54,6 @@ class Geometry:
 
     others: Mapping[str, Any] = field(default_factory=dict)
     """What else the configuration says."""
-
-    @property
-    def linear_layers(self) -> tuple[str, ...]:
-        """What adapters go to unless told otherwise."""
-        return ATTENTION if self.experts else ATTENTION + MLP
 
     def config(self) -> dict[str, Any]:
         """Return the arguments of transformers' configuration."""

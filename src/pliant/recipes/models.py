@@ -19,14 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 import pliant
 from pliant.core.errors import ConfigError
-from pliant.recipes.families import (
-    ATTENTION,
-    EXPERTS,
-    LLAMA,
-    MLP,
-    MODEL_TYPES,
-    geometry,
-)
+from pliant.recipes.families import EXPERTS, LLAMA, MODEL_TYPES, adapted_layers, geometry
 from pliant.spec.recipe import LoraEntry, Recipe
 
 DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
@@ -246,7 +239,7 @@ def from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 # --- adapters
 
 
-def _adapted(model: nn.Module, entry: LoraEntry) -> nn.Module:
+def _adapted(model: Any, entry: LoraEntry) -> nn.Module:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
@@ -257,15 +250,11 @@ def _adapted(model: nn.Module, entry: LoraEntry) -> nn.Module:
         r=entry.rank,
         lora_alpha=entry.alpha,  # type: ignore[arg-type, unused-ignore]
         lora_dropout=entry.dropout,
-        target_modules=entry.targets or list(_linear_layers(model)),
+        target_modules=entry.targets or list(adapted_layers(MODEL_TYPES[model.config.model_type])),
         target_parameters=list(EXPERTS) if entry.experts else None,
     )
     found: nn.Module = get_peft_model(model, config)
     return found
-
-
-def _linear_layers(model: Any) -> tuple[str, ...]:
-    return ATTENTION if model.config.model_type == "gpt_oss" else ATTENTION + MLP
 
 
 def _begin_adapters(model: nn.Module) -> None:
