@@ -21,7 +21,7 @@ from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind, Finished, Progre
 from pliant.core.text import is_follower, worker_name
 from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
 from pliant.machine.files import RotatingFile
-from pliant.machine.processes import LifeWatch, oom_kills
+from pliant.machine.processes import LifeWatch, oom_kills, signal_name
 from pliant.wire.codec import (
     FOLLOWER_NOTES,
     WORKER_EVENTS,
@@ -192,7 +192,7 @@ class Worker(asyncio.Protocol):
         if returncode == -signal.SIGKILL and self._ran_out_of_memory():
             return ExitKind.SIGNAL, OUT_OF_MEMORY
         if returncode < 0:
-            return ExitKind.SIGNAL, _signal_name(-returncode)
+            return ExitKind.SIGNAL, signal_name(-returncode)
         if returncode == 0 and self._finished:
             return ExitKind.FINISHED, ""
         if returncode == 0:
@@ -245,10 +245,3 @@ class Worker(asyncio.Protocol):
             )
         self._finished = self._finished or isinstance(message, Finished)
         self._on_message(message)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -219,3 +219,11 @@ def _counters(root: Path) -> list[Path]:
             v1 = groups / "memory"
             found += [v1 / inside / "memory.oom_control", v1 / "memory.oom_control"]
     return [*found, root / "proc" / "vmstat"]
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

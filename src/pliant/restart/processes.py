@@ -31,6 +31,7 @@ from typing import Any
 from pliant.core.errors import ConfigError
 from pliant.machine.event_loop import within
 from pliant.machine.named_modules import FLAG as MODULE
+from pliant.machine.processes import signal_name
 from pliant.restart.output import ERR, OUT, Logs, Output
 from pliant.restart.page import PAGE_VARIABLE, Page
 
@@ -272,14 +273,6 @@ async def end(processes: Processes, news: asyncio.Event, *, limit_s: float = KIL
     if not await ended(processes, news, limit_s):
         processes.kill()
         await ended(processes, news, KILL_S)
-
-
-def signal_name(number: int) -> str:
-    """Return what a signal is called."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _kill_group(pid: int) -> None:

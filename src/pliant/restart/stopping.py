@@ -29,9 +29,10 @@ from typing import Any, Protocol, Self, TypeVar
 from pliant.core.membership.member import Member
 from pliant.core.text import counted
 from pliant.core.values import Generation
+from pliant.machine.processes import signal_name
 from pliant.restart.links import Links
 from pliant.restart.page import SETTLE_S
-from pliant.restart.processes import KILL_S, Process, Processes, signal_name
+from pliant.restart.processes import KILL_S, Process, Processes
 
 ASK, COUNT, PROPOSE, GO, STOPPED, DONE = "ask", "count", "propose", "go", "stopped", "done"
 
