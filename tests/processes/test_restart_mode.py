@@ -212,38 +212,6 @@ def test_no_process_outlives_who_has_started_it(tmp_path: Path, who: str) -> Non
         run.end()
 
 
-@pytest.mark.slow
-def test_a_ddp_script_of_torchrun_goes_on_through_1_3_2_and_a_kill(tmp_path: Path) -> None:
-    script, snapshot, over = SCRIPT.with_name("train_ddp.py"), tmp_path / "ckpt", tmp_path / "over"
-    with running(tmp_path, script, snapshot, 20, over, mode="restart", replicas=3, start=1) as job:
-        run = Restarted(job, tmp_path)
-
-        def begun(size: int, times: int = 1) -> list[int]:
-            printed = "\n".join(path.read_text() for path in job.out.glob("logs/r*.log"))
-            steps = [
-                int(line.rpartition(" ")[2])
-                for line in printed.splitlines()
-                if f" of {size} begins at step " in line
-            ]
-            return steps if len(steps) >= size * times else []
-
-        job.wait_for(lambda: begun(1), "one trains")
-        job.wait_for(snapshot.exists, "it keeps checkpoints")
-        run.scale(3)
-        three = job.wait_for(lambda: begun(3), "three train")
-        (victim, *_) = [one for one in job.processes() if "-u" in one.cmdline()]
-        victim.kill()
-        again = job.wait_for(lambda: begun(3, 2), "three train again")
-        run.scale(2)
-        two = job.wait_for(lambda: begun(2), "two train")
-        run.end()
-
-    assert min(three) > 0
-    assert max(again) >= max(three)
-    assert min(two) >= max(three)
-    assert "was ended by SIGKILL; all processes are started again" in run.notes
-
-
 def test_all_see_an_event_at_the_same_call_and_acknowledge_it(tmp_path: Path) -> None:
     with restarted(tmp_path, "--event", replicas=3, start=2, workers=1) as run:
         run.await_size(2)
