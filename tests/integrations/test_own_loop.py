@@ -112,7 +112,9 @@ def test_the_newest_that_is_whole_is_loaded(
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-def test_a_script_is_started_again_at_other_sizes_and_killed(tmp_path: Path) -> None:
+def test_a_script_goes_on_at_other_sizes_after_a_kill_and_from_a_damaged_checkpoint(
+    tmp_path: Path,
+) -> None:
     for name in ("alone", "elastic"):
         (tmp_path / name).mkdir()
     alone, here = tmp_path / "alone", tmp_path / "elastic"
@@ -132,12 +134,18 @@ def test_a_script_is_started_again_at_other_sizes_and_killed(tmp_path: Path) -> 
         before = max(steps())
         job.wait_for(lambda: max(steps()) > before + 3, "they go on")
         os.kill(_one_of(job), signal.SIGKILL)
+        job.wait_for(lambda: "ended by SIGKILL" in str(job.records("note")), "it is seen")
+        newest = max((here / "kept").glob("step-*"))
+        path = next(newest.glob("*.distcp"))
+        path.write_bytes(path.read_bytes()[:-9])
         before = max(steps())
         job.wait_for(lambda: max(steps()) > before + 3, "they go on")
         scale(job, 2)
         assert job.exit_code() == 0, job.said()
         job.assert_nothing_is_left()
+        printed = "".join(path.read_text() for path in job.out.glob("logs/r*.log"))
 
+    assert f"pliant: {newest} is damaged" in printed
     assert steps() == list(range(1, STEPS + 1))
     for step in steps():
         mine, its = (json.loads((one / f"{step}.json").read_text()) for one in (here, alone))

@@ -1,6 +1,7 @@
 """A script as torchrun starts it, without torch: says how it was started, counts, keeps its count.
 
-What it is to do beside that, files in its directory say: ``fail-RANK``, ``hang-RANK``, ``over``.
+What else it is to do files in its directory say: ``fail-RANK``, ``deaf-RANK``, ``end-RANK``, at an
+event ``die-RANK``, ``late-RANK``, ``mute-RANK`` and ``stay-RANK``, and ``over``.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ def _look(here: Path, event: Callable[[], Any], rank: int, step: int, call: int)
         }
         seen["sizes"].append(found.new_size)
         file.write(json.dumps({**seen, "leaving": found.leaving}) + "\n")
+    if (here / f"die-{rank}").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (here / f"late-{rank}").exists():
+        time.sleep(max(0.0, found.deadline - time.time()) + 0.5)
     if not (here / f"mute-{rank}").exists():
         found.saved(step, str(here / "kept"))
     while (here / f"stay-{rank}").exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,12 +163,16 @@ def test_a_script_that_always_fails_ends_the_job_with_its_traceback(tmp_path: Pa
 
 
 def test_who_is_done_waits_for_the_others(tmp_path: Path) -> None:
-    with restarted(tmp_path, replicas=2) as run:
+    with restarted(tmp_path, replicas=3, start=2) as run:
         run.await_size(2)
         (tmp_path / "end-1").touch()
         run.job.wait_for(lambda: run.job.records("finished"), "one has finished")
         assert run.job.process.poll() is None, "the other runs on"
+        run.scale(3)
+        run.job.wait_for(lambda: len(run.job.records("spare")) >= 3, "one more has come")
         run.end()
+
+    assert len(run.lines("starts")) == 2, "and waits until the others are done"
 
 
 def test_what_is_deaf_to_sigterm_is_killed_when_its_time_is_over(tmp_path: Path) -> None:
@@ -264,6 +269,27 @@ def test_three_ways_to_end_are_told_apart_with_what_they_cost(tmp_path: Path) ->
     assert "called elastic_event differently often: " in run.notes
     assert "rank 3 0 times" in run.notes
     assert "ranks 2-3 had not acknowledged a save within 1 s: up to " in run.notes
+
+
+def test_who_dies_while_it_saves_or_saves_late_is_told_with_the_cost(tmp_path: Path) -> None:
+    for name in ("die-1", "late-2", "late-3", "deaf-3"):
+        (tmp_path / name).touch()
+    with restarted(
+        tmp_path, "--event", replicas=4, policy={"graceful_shutdown_timeout_s": 1.0}
+    ) as run:
+        run.await_size(4)
+        run.await_calls()
+        run.scale(1)
+        run.await_size(1)
+        run.end()
+
+    (said,) = [line for line in run.notes.splitlines() if line.startswith("stopped from 4 to 1")]
+    assert "rank 1 ended by SIGKILL" in said
+    assert "rank 2 forced (SIGTERM)" in said
+    assert re.search(r"ranks? (0, )?3 acknowledged step", said)
+    assert "rank 1 had not acknowledged a save when it failed: up to " in run.notes
+    assert "rank 2 had not acknowledged a save within 1 s: up to " in run.notes
+    assert {one["TORCHELASTIC_RESTART_COUNT"] for one in run.lines("starts")} == {"0"}
 
 
 def torchrun(directory: Path, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -379,7 +405,8 @@ def test_what_a_process_has_started_is_ended_with_it(tmp_path: Path) -> None:
     script = tmp_path / "starts_others.py"
     script.write_text(
         "import os, pathlib, subprocess\n"
-        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "apart = os.environ['RANK'] == '1'\n"
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=apart)\n"
         f"pathlib.Path({str(tmp_path)!r}, os.environ['RANK']).write_text(str(child.pid))\n"
     )
     with running(tmp_path, script, mode="restart", replicas=2) as job:

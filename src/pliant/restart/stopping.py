@@ -229,8 +229,9 @@ def told(stop: Stop, at: int, ends: Sequence[ProcessEnd]) -> Iterator[tuple[str,
     words: dict[str, list[int]] = {}
     for one in ends:
         saved = f"acknowledged step {one.step}" + f" ({one.path})" * bool(one.path)
-        itself = f"exited with code {one.code} by itself"
-        forced = f"forced ({signal_name(-one.code)})"
+        name = signal_name(-one.code)
+        itself = f"exited with code {one.code} by itself" if one.code >= 0 else f"ended by {name}"
+        forced = f"forced ({name})"
         text = {"acknowledged": saved, "exited": itself, "forced": forced}
         words.setdefault(text[one.kind], []).append(one.rank)
     said = "; ".join(f"{ranked(ranks)} {text}" for text, ranks in words.items())
