@@ -84,7 +84,7 @@ def write_data(directory: Path) -> None:
 
 
 def command(fields: dict[str, Any]) -> list[str]:
-    given = {**fields, "export": {"path": "model"}}
+    given = {"export": {"path": "model"}, **fields}
     return check(Recipe, given, source="job.yaml").command()
 
 

@@ -179,6 +179,7 @@ def crd() -> Schema:
             "scale": {
                 "specReplicasPath": ".spec.replicas",
                 "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
             },
         },
         "additionalPrinterColumns": [
@@ -334,6 +335,11 @@ def status_schema() -> Schema:
                 "items": CONDITION,
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],
+            },
+            "selector": {
+                "type": "string",
+                "description": "Labels of its replicas' pods, for a HorizontalPodAutoscaler.",
+                "maxLength": MOST_LETTERS,
             },
             "memory": {
                 "type": "object",

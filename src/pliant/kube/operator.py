@@ -12,12 +12,14 @@ again.  Decides nothing: an ``if`` about *whether* to ask, start or evict belong
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import httpx
 
@@ -27,6 +29,7 @@ from pliant.core.operator.actions import (
     ApplyPart,
     CreateAgent,
     CreateCoordinator,
+    DeletePod,
     Event,
     Plan,
     TellLeave,
@@ -51,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 WORKERS = 8
 """Jobs that are worked on at a time."""
+
+PODS_AT_A_TIME = 16
+"""Requests of one job that create or delete pods, at most, at a time."""
 
 REFUSED = (httpx.codes.FORBIDDEN, httpx.codes.UNPROCESSABLE_ENTITY)
 """What a pod is refused with that a quota, pod security or its own template is against."""
@@ -381,10 +387,8 @@ class Operator:
             image=self._settings.image,
         )
         problems: list[ApiError | ConfigError] = []
-        for action in actions:
-            if isinstance(action, TellLeave):
-                self._demands.tell(job, self._coordinator(job), action)
-                continue
+
+        async def carry_out(action: Action) -> None:
             try:
                 call = writer.call(action, now_s=now_s)
                 if call is not None:
@@ -392,6 +396,17 @@ class Operator:
                 self.metrics.actions[type(action).__name__] += 1
             except (ApiError, ConfigError) as error:
                 problems.append(error)
+
+        for kind, same in itertools.groupby(actions, _together):
+            group = list(same)
+            for action in group:
+                if isinstance(action, TellLeave):
+                    self._demands.tell(job, self._coordinator(job), action)
+            await _widening(
+                (partial(carry_out, one) for one in group if not isinstance(one, TellLeave)),
+                most=PODS_AT_A_TIME if kind in (CreateAgent, DeletePod) else 1,
+                go_on=lambda: kind is not CreateAgent or known.refused[1] <= now_s,  # noqa: B023
+            )
         return problems
 
     async def _write(self, known: _Known, action: Action, call: Call, now_s: float) -> None:
@@ -468,6 +483,27 @@ class Operator:
         return Counter(
             (body.get("status") or {}).get("phase", "Pending") for body in self.stores.jobs
         )
+
+
+def _together(action: Action) -> type[Action]:
+    """Return what actions have in common that may be carried out at the same time."""
+    return DeletePod if isinstance(action, TellLeave) else type(action)
+
+
+async def _widening(
+    calls: Iterable[Callable[[], Awaitable[None]]], *, most: int, go_on: Callable[[], bool]
+) -> None:
+    """Await one, then twice as many at a time, up to ``most``, while ``go_on`` says so.
+
+    A full quota is so met by a few requests, as in the controllers of Kubernetes.
+    """
+    width, left = 1, list(calls)
+    while left and go_on():
+        now, left = left[:width], left[width:]
+        for answer in await asyncio.gather(*(call() for call in now), return_exceptions=True):
+            if answer is not None:
+                raise answer
+        width = min(2 * width, most)
 
 
 def _named(job: KubeJob, action: Action) -> Object:

@@ -32,6 +32,7 @@ def read_status(document: dict[str, Any] | None) -> JobStatus:
         ValueError: it is none; somebody else wrote it.
     """
     fields = _renamed(document or {}, _snake)
+    fields.pop("selector", None)  # the same for as long as the job is there
     conditions = [dict(one) for one in fields.get("conditions", ())]
     for condition in conditions:
         condition["since_s"] = seconds_of(condition.get("last_transition_time")) or 0.0

@@ -47,7 +47,7 @@ from pliant.kube.client import (
     patch,
     replace,
 )
-from pliant.kube.job import BASE, KubeJob
+from pliant.kube.job import BASE, JOB_LABEL, PART_LABEL, KubeJob
 from pliant.kube.status import status_document
 from pliant.kube.store import Store
 
@@ -79,7 +79,9 @@ def part_bodies(job: KubeJob, *, operator_namespace: str) -> dict[Part, Object]:
 
 def write_status(body: Object, status: JobStatus) -> Call:
     """Return what replaces the status of a job that is as it was read, and of no newer one."""
-    return replace({**body, "status": status_document(status)}, part="status")
+    selector = f"{JOB_LABEL}={body['metadata']['name']},{PART_LABEL}={bodies.AGENT}"
+    document = status_document(status) | {"selector": selector}
+    return replace({**body, "status": document}, part="status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
