@@ -426,7 +426,7 @@ async def test_who_drains_or_kills_is_told_what_comes_of_it_and_not_how(world: W
 async def test_the_outside_is_told_what_the_job_could_use(world: World) -> None:
     async with world.agent() as agent, world.people() as people:
         await agent.send(wire(replace(JOINED, devices=1)))
-        assert [await hear(agent) for _ in range(2)][0] == WORK  # then a replica: it is decided
+        assert (await hear(agent), await hear(agent))[0] == WORK  # then a replica: it is decided
 
         said = (await people.get("/v1/demand")).json()
 

@@ -119,11 +119,12 @@ def run(
 def convert(
     file: Annotated[Path, argument("FILE", "Manifest of another kind of job; - for stdin.")],
 ) -> int:
-    """Make an ElasticJob of a HyperPodPyTorchJob, a PyTorchJob or a TrainJob.
+    """Make an ElasticJob of a HyperPodPyTorchJob, a PyTorchJob, a TrainJob or a HyperPod recipe.
 
     It is printed; what could not be carried over is said on stderr, line by line.
     """
     from pliant.kube.convert import converted
+    from pliant.recipes import hyperpod
 
     text = typer.get_text_stream("stdin").read() if str(file) == "-" else read_named(file)
     try:
@@ -132,7 +133,11 @@ def convert(
         raise no_yaml(error, str(file)) from None
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise ConfigError(f"{file} must hold one job; it holds {len(documents)} documents")
-    found = converted(documents[0], source=str(file))
-    for note in found.notes:
+    if hyperpod.is_recipe(documents[0]):
+        job, notes = hyperpod.converted(documents[0], source=str(file))
+    else:
+        found = converted(documents[0], source=str(file))
+        job, notes = found.job, [*found.notes]
+    for note in notes:
         say_aside(f"{file}: {note}")
-    return say(yaml.safe_dump(found.job, sort_keys=False).rstrip("\n"))
+    return say(yaml.safe_dump(job, sort_keys=False).rstrip("\n"))

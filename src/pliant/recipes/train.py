@@ -146,13 +146,13 @@ def _schedule(training: TrainingEntry) -> Callable[[torch.optim.Optimizer, int],
 
     def make(optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> LambdaLR:
         total = training.steps or (training.epochs or 1) * steps_per_epoch
+        warmup = training.warmup_steps or math.ceil(training.warmup_ratio * total)
         low = training.min_learning_rate / training.learning_rate
 
         def factor(step: int) -> float:
-            if step < training.warmup_steps:
-                return (step + 1) / (training.warmup_steps + 1)
-            left = max(1, total - training.warmup_steps)
-            done = min(1.0, (step - training.warmup_steps) / left)
+            if step < warmup:
+                return (step + 1) / (warmup + 1)
+            done = min(1.0, (step - warmup) / max(1, total - warmup))
             falls = {"linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
             return low + (1 - low) * falls.get(training.schedule, 1.0)
 

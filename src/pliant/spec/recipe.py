@@ -133,6 +133,9 @@ class TrainingEntry(Model):
 
     warmup_steps: Annotated[int, Field(ge=0)] = 0
 
+    warmup_ratio: Share = 0.0
+    """The share of all steps that are warm-up, in place of warmupSteps."""
+
     min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
 
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -152,6 +155,8 @@ class TrainingEntry(Model):
     def _possible(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
             raise impossible("training.steps or training.epochs: give one of the two")
+        if self.warmup_steps and self.warmup_ratio:
+            raise impossible("training.warmupSteps or training.warmupRatio: give one of the two")
         if self.global_batch_size % self.micro_batch_size:
             raise impossible(
                 f"training.microBatchSize {self.micro_batch_size} does not divide globalBatchSize "
