@@ -26,12 +26,15 @@ from tests.observe.story import Story
 from tests.observe.whole_log import explained_of
 
 import pliant.cli
+from pliant import client
 from pliant.cli import pool_commands, terminal
 from pliant.cli.main import code_of
 from pliant.cli.screens import decisions_table, job_panel, moves_table, step_line
 from pliant.cli.terminal import PlainConsole, complain, patient_output
 from pliant.cli.top import pool_panel
 from pliant.cli.view import JsonView, LiveView, PlainView
+from pliant.http.client import Caller
+from pliant.machine.registry import Handle
 from pliant.observe.pool_history import moves_of
 from pliant.observe.status import board_of
 
@@ -195,13 +198,14 @@ def test_every_command_about_a_run_prints_it_as_it_is(
 def test_what_a_job_or_a_pool_answers_is_printed_as_it_is(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Answering:
-        def ask(self, *_: object) -> dict[str, Any]:
-            return of_pool(text) | {"reason": text}
+    def answer(*_: object, **__: object) -> dict[str, Any]:
+        return of_pool(text) | {"reason": text}
 
-    monkeypatch.setattr(pool_commands, "pool_caller", lambda _: Answering())
+    monkeypatch.setattr(
+        client, "any_pool", lambda *_: Handle(kind="pool", name="p", url="http://p")
+    )
+    monkeypatch.setattr(Caller, "ask", answer)
     monkeypatch.setattr(pool_commands, "any_pool", lambda *_: None)
-    monkeypatch.setattr(pool_commands, "Caller", lambda _: Answering())
 
     assert code_of(["pool", "status"]) == 0
     assert code_of(["pool", "uncordon", "0"]) == 0

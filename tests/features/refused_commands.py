@@ -24,7 +24,7 @@ import pliant
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.open import open_storage
-from pliant.cli.arguments import number_of
+from pliant.client import number_of
 from pliant.core.values import TlsFiles
 from pliant.http.server import open_socket
 from pliant.machine import device_locks, registry
@@ -198,10 +198,9 @@ spec:
 """
 
 
-def two_devices() -> SimpleNamespace:
-    """Return a pool that has two devices with names."""
-    there = [{"name": f"cuda:{number}", "device": number} for number in range(2)]
-    return SimpleNamespace(ask=lambda *_: {"devices": there})
+def two_devices() -> dict[str, Any]:
+    """Return the status of a pool that has two devices with names."""
+    return {"devices": [{"name": f"cuda:{number}", "device": number} for number in range(2)]}
 
 
 def node_files(**changes: Any) -> TlsFiles:
@@ -344,7 +343,7 @@ SCRIPTS: dict[str, Script | Listed] = {
     "ada/gpt still has device 0, which is called otherwise now; start with the "
     "same devices, or end that claim first": called_otherwise,
     "there is no device 'cuda:9'; there are cuda:0, cuda:1": lambda: number_of(
-        "cuda:9", cast(Any, two_devices())
+        "cuda:9", two_devices
     ),
     "the devices have names, and more of them would have none; cordon or drain some": all_named,
     "file/pools cannot be made: Not a directory; have it made, or say where pools are "

@@ -106,6 +106,7 @@ def test_every_refusal_that_is_not_known_before_it_is_said_has_its_reason() -> N
 GIVEN_ON = {
     "_why_not_running(": "the sentence of who looks for jobs, or how that one has ended",
     "said or f'it ended at once": "the last word of what was started in the background",
+    "last_line(done.stderr) or": "the last word of the command that was started",
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
     "cli/torchrun.py": "the words of argparse, of what is no command line of torchrun",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",

@@ -137,6 +137,7 @@ TOPICS = (
         (
             *("http/", "observe/", "machine/registry", "cli/job_commands", "cli/run_commands"),
             "cli/which_job",
+            "client",
         ),
     ),
     Topic(

@@ -24,7 +24,6 @@ from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import DEFAULT_POOL
 from pliant.core.text import MOST_S, seconds_of
 from pliant.core.values import Labels
-from pliant.http.client import Caller
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.registry import StateDirectory
@@ -327,22 +326,6 @@ def devices_here(
     if hidden := hidden_one(names or (), os.environ):
         raise ConfigError(f"{given} {said}: {hidden}, by which this process sees its devices")
     return number, names
-
-
-def number_of(device: str, caller: Caller) -> int:
-    """Return the number of a device that may be called by its name.
-
-    Raises:
-        ConfigError: the pool has none of this name.
-    """
-    if device.isdecimal():
-        return int(device)
-    devices = caller.ask("GET", "/v1/status")["devices"]
-    names = {str(one["name"]): int(one["device"]) for one in devices if one["name"]}
-    if device not in names:
-        there = ", ".join(names) or "numbers only"
-        raise ConfigError(f"there is no device {device!r}; there are {there}")
-    return names[device]
 
 
 ALL = "*"

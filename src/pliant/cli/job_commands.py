@@ -8,7 +8,6 @@ the answers are made, and of what the fields of a policy mean: the job checks th
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,17 +25,17 @@ from pliant.cli.help import CommandGroup, argument, option, replica_names, worke
 from pliant.cli.terminal import draw, print_json, say, say_aside
 from pliant.cli.which_job import (
     JobPlace,
-    ask_job,
     from_any_host,
     from_any_host_or_resource,
+    the_job,
 )
+from pliant.client import Pool
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.tenancy import DEFAULT_POOL
 from pliant.core.text import counted, line_left, printable
-from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import KEPT_FILES, MAX_FILE_BYTES
-from pliant.machine.registry import Handle, Served, any_pool, running_jobs
+from pliant.machine.registry import Handle, running_jobs
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history
@@ -46,9 +45,6 @@ from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, goes_on, run_in
 from pliant.observe.status_facts import hosts_of_replica, placed, placed_line
-
-AUDIT_S = 660.0
-"""Longest wait for an audit elsewhere, in seconds: more than it may take there."""
 
 policy_app = typer.Typer(
     name="policy",
@@ -93,7 +89,7 @@ def scale(
         raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
     if isinstance(job, ClusterJob):
         return answer(job.change(replicas=target), as_json=as_json)
-    return answer(ask_job(job, "POST", "scale", {"target": target}), as_json=as_json)
+    return answer(the_job(job).scale(target), as_json=as_json)
 
 
 @from_any_host
@@ -107,8 +103,7 @@ def drain(
 ) -> int:
     """Let a replica leave at a step boundary; the target falls by one."""
     notice_s = some_seconds("--notice", notice, "; pliant kill gives no notice")
-    said = ask_job(job, "POST", f"replicas/{replica}/drain", {"notice_s": notice_s})
-    return answer(said, as_json=as_json)
+    return answer(the_job(job).drain(replica, notice_s=notice_s), as_json=as_json)
 
 
 @from_any_host
@@ -120,7 +115,7 @@ def kill(
     as_json: Json = False,
 ) -> int:
     """Kill a replica as a fault would; it is replaced under a new name."""
-    return answer(ask_job(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
+    return answer(the_job(job).kill(replica), as_json=as_json)
 
 
 @from_any_host
@@ -132,7 +127,7 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """Stop a job at its next step boundary."""
-    return _ending(ask_job(job, "POST", "stop", {"now": True} if now else {}), as_json=as_json)
+    return _ending(the_job(job).stop(now=now), as_json=as_json)
 
 
 @from_any_host_or_resource
@@ -140,7 +135,7 @@ def suspend(job: Job = None, as_json: Json = False) -> int:
     """Stop a job with a checkpoint, to resume it later."""
     if isinstance(job, ClusterJob):
         return answer(job.change(suspend=True), as_json=as_json)
-    return _ending(ask_job(job, "POST", "suspend", {}), as_json=as_json)
+    return _ending(the_job(job).suspend(), as_json=as_json)
 
 
 @from_any_host
@@ -232,7 +227,7 @@ def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
 
 def _audit_elsewhere(job: Handle) -> tuple[Audit, Goodput]:
     """Have the coordinator audit its job: the ledgers are there."""
-    values = Caller(job).ask("GET", "/v1/audit", timeout_s=AUDIT_S)
+    values = the_job(job).audit()
     spent = Goodput(**values.pop("goodput"))
     del values["samples_exactly_once"]
     return Audit(**values), spent
@@ -242,7 +237,7 @@ def _audit_elsewhere(job: Handle) -> tuple[Audit, Goodput]:
 @from_any_host
 def show_policy(job: Job = None, as_json: Json = False) -> int:
     """Show every field, as a job file has it."""
-    policy = ask_job(job, "GET", "policy")
+    policy = the_job(job).policy()
     return print_json(policy) if as_json else say("\n".join(_lines_of(policy)))
 
 
@@ -256,8 +251,7 @@ def set_policy(
     as_json: Json = False,
 ) -> int:
     """Change fields of the policy; what contradicts itself changes nothing."""
-    said = ask_job(job, "PATCH", "policy", changes_of(fields))
-    return _ending(said, as_json=as_json)
+    return _ending(the_job(job).set_policy(**changes_of(fields)), as_json=as_json)
 
 
 def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
@@ -275,7 +269,7 @@ def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
 def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     """Tell who took what from whom; of a pool that does not run, by its directory."""
     if out is None:
-        records = records_of(_pool_called(name))
+        records: Iterable[Record] = _pool_called(name).events(follow=False)
     elif run_files.holds_run(out):
         records = every(run_files.event_log(out))
     else:
@@ -286,24 +280,17 @@ def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     return draw(screens.moves_table(moves) if moves else "nothing has happened yet")
 
 
-def records_of(pool: Served) -> Iterable[Record]:
-    """Return what the log of a pool that runs has; that of another user is asked for."""
-    if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
-        return Caller(pool).pages()
-    return every(run_files.event_log(pool.out))
-
-
-def _pool_called(name: str) -> Served:
+def _pool_called(name: str) -> Pool:
     """Return the pool that is meant; without a name the only one will do, too."""
     try:
-        return any_pool(name, state_directory())
+        return Pool(name)
     except ConfigError:
         if name != DEFAULT_POOL:
             raise
-        return any_pool(None, state_directory())
+        return Pool()
 
 
-def answer(values: dict[str, Any], *, as_json: bool) -> int:
+def answer(values: Mapping[str, Any], *, as_json: bool) -> int:
     """Print what a job or a pool has answered to a request; return the exit code."""
     if as_json:
         return print_json(values)
@@ -313,14 +300,14 @@ def answer(values: dict[str, Any], *, as_json: bool) -> int:
     return say(sentence)
 
 
-def _ending(values: dict[str, Any], *, as_json: bool) -> int:
+def _ending(values: Mapping[str, Any], *, as_json: bool) -> int:
     """Answer without the target: the job ends whatever that is."""
     return answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
 
 
 def show_status(job: JobPlace, *, as_json: bool) -> int:
     """Show what a job is doing, which runs."""
-    found = ask_job(job, "GET", "status")
+    found = the_job(job).status()
     if as_json:
         return print_json(found)
     return draw(screens.job_panel(found, wrap=True))
@@ -330,7 +317,7 @@ def _history_of(job: JobPlace, out: Path | None) -> History:
     """Return what the log of a job tells; of one that has ended nobody is cut off, or slow."""
     if isinstance(job, Handle):
         history = History()
-        for record in Caller(job).pages():
+        for record in the_job(job).events(follow=False):
             history.add(record)
         return history
     directory = _run_of(job, out)
@@ -377,25 +364,21 @@ def show_distant(job: Handle, asked: str | None, *, follow: bool, as_json: bool)
     """Print what a replica or a worker of a job elsewhere printed; with ``follow`` until that is
     gone.
     """
-    caller = Caller(job)
-
-    def names() -> list[str]:
-        found: list[str] = caller.ask("GET", "/v1/logs")["workers"]
-        return found
+    there = the_job(job)
 
     def hosts_of(name: str) -> list[str]:
-        return hosts_of_replica(caller.ask("GET", "/v1/status"), name)
+        return hosts_of_replica(there.status(), name)
 
     def is_over() -> bool:
-        return not follow or caller.ask("GET", "/v1/status")["exit_code"] is not None
+        return not follow or there.status()["exit_code"] is not None
 
     def read(worker: str, after: PrintedUntil) -> tuple[bytes, PrintedUntil]:
-        data, place = caller.read(f"/v1/logs/{worker}?after={after}")
+        data, place = there.printed_after(worker, str(after))
         return data, PrintedUntil.of(place)
 
-    name = chosen(names(), asked, f"the run at {job.name}", hosts_of)
+    name = chosen(there.printers(), asked, f"the run at {job.name}", hosts_of)
     try:
-        lines = printed(lambda: workers_of(names(), name), read, is_over)
+        lines = printed(lambda: workers_of(there.printers(), name), read, is_over)
         return _show(name, lines, as_json=as_json)
     except ConfigError as error:
         if not follow:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -33,7 +32,6 @@ from pliant.cli.arguments import (
     Team,
     Why,
     devices_here,
-    number_of,
     rules_of,
     seconds,
     some_seconds,
@@ -51,10 +49,10 @@ from pliant.cli.terminal import (
     say,
 )
 from pliant.cli.which_job import JobPlace, from_any_host, the_job
+from pliant.client import Pool
 from pliant.core.errors import EXIT_OK, ConfigError, PermanentError
 from pliant.core.tenancy import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 from pliant.core.text import in_one_line
-from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named
 from pliant.machine.registry import (
@@ -62,7 +60,6 @@ from pliant.machine.registry import (
     any_pool,
     running_jobs,
     served_pools,
-    wait_for_end,
 )
 from pliant.observe.log import Record
 from pliant.observe.pool_history import Teller, sentence
@@ -178,10 +175,10 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
 @app.command("status")
 def status(which: PoolName = None, as_json: Json = False) -> int:
     """Show what there is, who has it, and who waits for what."""
-    pool = any_pool(which, state_directory())
-    found = Caller(pool).ask("GET", "/v1/status")
+    pool = the_pool(which)
+    found = pool.status()
     if as_json:
-        return print_json({**found, "url": pool.url, "socket": pool.socket and str(pool.socket)})
+        return print_json({**found, **pool.place})
     from pliant.cli.top import pool_panel
 
     return draw(pool_panel(found))
@@ -196,7 +193,7 @@ def set_devices(
     """Change how many devices there are; whoever has too many gives some back."""
     if not 0 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 0 and {MOST_DEVICES}")
-    return _wish(which, "POST", "/v1/devices", {"devices": devices}, as_json=as_json)
+    return job_commands.answer(the_pool(which).set_devices(devices), as_json=as_json)
 
 
 @app.command("set-team")
@@ -217,12 +214,11 @@ def set_team(
 
     A new one has no quota, takes from claims of lower priority, and is for everybody.
     """
-    path = f"/v1/teams/{_checked('team', team)}"
+    team = _checked("team", team)
     if remove:
-        return _wish(which, "DELETE", path, as_json=as_json)
-    rules = rules_of(quota, no_quota, borrow_limit, no_borrow_limit, reclaim, by)
-    body = {"name": team, **rules, **users_of(user)}
-    return _wish(which, "PUT", path, body, as_json=as_json)
+        return job_commands.answer(the_pool(which).remove_team(team), as_json=as_json)
+    rules = rules_of(quota, no_quota, borrow_limit, no_borrow_limit, reclaim, by) | users_of(user)
+    return job_commands.answer(the_pool(which).set_team(team, **rules), as_json=as_json)
 
 
 @app.command("set-class")
@@ -234,26 +230,26 @@ def set_class(
     as_json: Json = False,
 ) -> int:
     """Make a priority class, or change its value."""
-    path = f"/v1/classes/{_checked('class', priority)}"
-    return _wish(which, "PUT", path, {"value": value, **users_of(user)}, as_json=as_json)
+    name, users = _checked("class", priority), users_of(user)
+    return job_commands.answer(the_pool(which).set_class(name, value, **users), as_json=as_json)
 
 
 @app.command("cordon")
 def cordon(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    return _of_device(which, device, "cordon", {"reason": reason}, as_json=as_json)
+    return job_commands.answer(the_pool(which).cordon(device, reason), as_json=as_json)
 
 
 @app.command("uncordon")
 def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out again."""
-    return _of_device(which, device, "uncordon", as_json=as_json)
+    return job_commands.answer(the_pool(which).uncordon(device), as_json=as_json)
 
 
 @app.command("drain")
 def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    return _of_device(which, device, "drain", {"reason": reason}, as_json=as_json)
+    return job_commands.answer(the_pool(which).drain(device, reason), as_json=as_json)
 
 
 @app.command("release")
@@ -263,16 +259,13 @@ def release(
     as_json: Json = False,
 ) -> int:
     """End a claim, whosever it is: its command or job ends within its notice."""
-    return _wish(which, "POST", "/v1/release", {"claim": claim_name}, as_json=as_json)
+    return job_commands.answer(the_pool(which).release(claim_name), as_json=as_json)
 
 
 @app.command("stop")
 def stop(which: PoolName = None, as_json: Json = False) -> int:
     """Stop a pool; who has devices keeps them.  The next of its name may be started at once."""
-    pool = any_pool(which, state_directory())
-    values = Caller(pool).ask("POST", "/v1/stop")
-    wait_for_end(pool)
-    return job_commands.answer(values, as_json=as_json)
+    return job_commands.answer(the_pool(which).stop(), as_json=as_json)
 
 
 def claim(
@@ -320,22 +313,9 @@ def claim(
     return run_claim(config, dict(os.environ), claim_printer(as_json=as_json))
 
 
-def _wish(
-    which: str | None, method: str, path: str, body: dict[str, Any] | None = None, *, as_json: bool
-) -> int:
-    return job_commands.answer(pool_caller(which).ask(method, path, body), as_json=as_json)
-
-
-def _of_device(
-    which: str | None, device: str, what: str, body: dict[str, Any] | None = None, *, as_json: bool
-) -> int:
-    path = f"/v1/devices/{number_of(device, pool_caller(which))}/{what}"
-    return _wish(which, "POST", path, body, as_json=as_json)
-
-
-def pool_caller(which: str | None) -> Caller:
-    """Return what asks a pool of this host; None: the only one."""
-    return Caller(any_pool(which, state_directory()))
+def the_pool(which: str | None) -> Pool:
+    """Return a pool of this host; None: the only one."""
+    return Pool(which)
 
 
 def _checked(what: str, name: str) -> str:
@@ -414,11 +394,11 @@ def top(which: PoolName = None, job: Job = None, as_json: Json = False) -> int:
     if place is None:
         if not is_watched:
             return status(which, as_json)
-        live(partial(pool_caller(which).ask, "GET", "/v1/status"), pool_panel, console)
+        live(the_pool(which).status, pool_panel, console)
         return EXIT_OK
     if which is not None and which != os.environ.get("PLIANT_POOL"):
         raise ConfigError(f"--pool {which} is a pool, and --job or --join a job; give one")
     if not is_watched:
         return job_commands.show_status(place, as_json=as_json)
-    live(partial(Caller(the_job(place)).ask, "GET", "/v1/status"), job_panel, console)
+    live(the_job(place).status, job_panel, console)
     return EXIT_OK

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,15 +23,15 @@ from pliant.cli.cluster_jobs import CLUSTER_JOB, ClusterJob
 from pliant.cli.help import option, with_parameters
 from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import say_aside
+from pliant.client import Job, handle_at
 from pliant.core.errors import ConfigError
 from pliant.core.values import TlsFiles
-from pliant.http.client import Caller, rest_url
+from pliant.http.client import Caller
 from pliant.machine.host_look import connect_obstacle
 from pliant.machine.interfaces import place_of, resolved
 from pliant.machine.registry import Handle, running_jobs
 from pliant.observe.runs import find_running
 from pliant.run.register_location import places_now
-from pliant.run.run_directory import read_token
 
 HTTP_PORT, HTTPS_PORT = 80, 443
 
@@ -106,27 +106,19 @@ def _in_cluster(
     return ClusterJob.of(here["--job"], context)
 
 
-def the_job(job: JobPlace) -> Handle:
-    """Return the handle of the job that is meant; say which, if several run and none was named.
+def the_job(job: JobPlace) -> Job:
+    """Return the job that is meant; say which, if several run and none was named.
 
     Raises:
         ConfigError: it does not run, or none does.
     """
     if isinstance(job, Handle):
-        return job
+        return Job(handle=job)
     state = state_directory()
     found = find_running(job, state)
     if job is None and len(running_jobs(state.jobs)) > 1:
         say_aside(f"of several running jobs this is {found.name}, in {found.out} (--job NAME)")
-    return found
-
-
-def ask_job(
-    job: JobPlace, method: str, path: str, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return what the job that is meant answers."""
-    with closing(Caller(the_job(job))) as caller:
-        return caller.ask(method, f"/v1/{path}", body)
+    return Job(handle=found)
 
 
 def require_join(**given: Path | None) -> None:
@@ -158,13 +150,7 @@ def _place(
         raise ConfigError(f"--join {join} needs --token-file FILE, with the job's token in it")
     files = tls_files(**{name.removeprefix("tls_"): path for name, path in tls.items()})
     place = _place_that_answers(places_now(join), files)
-    return _elsewhere(place, files, token_file)
-
-
-def _elsewhere(place: str, tls: TlsFiles | None, token_file: Path | None = None) -> Handle:
-    url = rest_url(place, tls)  # what is wrong with the place is said first
-    token = "" if token_file is None else read_token(token_file)
-    return Handle(name=place, url=url, secret=token, tls=tls)
+    return handle_at(place, files, token_file)
 
 
 def _place_that_answers(places: list[str], tls: TlsFiles | None) -> str:
@@ -178,7 +164,7 @@ def _place_that_answers(places: list[str], tls: TlsFiles | None) -> str:
     listening = list(filter(_is_listening, places))
     for place in listening:
         with suppress(ConfigError):
-            Caller(_elsewhere(place, tls)).ask("GET", "/healthz", timeout_s=HANGS_S)
+            Caller(handle_at(place, tls)).ask("GET", "/healthz", timeout_s=HANGS_S)
             return place
     if listening:
         return listening[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,14 +97,6 @@ class Caller:
                 "token in the coordinator's --out, or a copy of it"
             )
         raise ConfigError(refusal(response, self._handle.kind))
-
-    def pages(self) -> Iterator[dict[str, Any]]:
-        """Yield the records of its event log, from the first one that it still has."""
-        after, page = 0, self.ask("GET", "/v1/events?after=0")
-        while page["records"]:
-            yield from page["records"]
-            after = page["next"]
-            page = self.ask("GET", f"/v1/events?after={after}")
 
 
 def authorization(handle: Handle) -> dict[str, str]:
