@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tests.support.log_scenario import scenario_of, title_of
 from tests.support.pool_scenario import scenario_of_pool
+from tools.replay_log import entries, is_pool_log, log_at
+from tools.replay_turns import replayed
 
 from pliant.core.errors import ConfigError
-from pliant.simulate.replay import replayed
-from pliant.simulate.replay_log import entries, is_pool_log, log_at
 
 
 def write_scenario(path: Path, file: Path) -> str:

@@ -11,7 +11,7 @@ import psutil
 from tests.chaos.fleet import Fleet
 from tests.live.namespaces import NetworkHost
 from tests.processes.footprint import Footprint
-from tests.simulate.recorded import check_decisions
+from tests.support.recorded import check_decisions
 
 from pliant.observe.audit import audit_run
 

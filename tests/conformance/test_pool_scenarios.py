@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulate.recorded_pool import SceneTime, allocator_of
 from tests.support.pool_scenario import MakePool, Teller, core_alone, play_pool
+from tests.support.recorded_pool import SceneTime, allocator_of
+from tools.replay_log import POOL_ANSWERS
 
 from pliant.core.allocation import Action, Event
 from pliant.core.allocation.kinds import PoolBeginning, begun
 from pliant.core.allocation.values import Actions
 from pliant.observe.core_values import value_of
 from pliant.observe.reading import read
-from pliant.simulate.replay_log import POOL_ANSWERS
 from pliant.simulate.simulated_pool import SimulatedPool
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "pools").glob("*.txt"))

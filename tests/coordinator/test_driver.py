@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 from tests.coordinator.register_file import RegisterFile
+from tools.replay_log import entries
+from tools.replay_telling import Account
+from tools.replay_turns import replayed
 
 from pliant.coordinator import driver as driver_module
 from pliant.coordinator import journal
@@ -67,9 +70,6 @@ from pliant.core.values import (
 from pliant.machine.clock import PAUSE_S, Clock
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.reading import read
-from pliant.simulate.replay import replayed
-from pliant.simulate.replay_log import entries
-from pliant.simulate.replay_telling import Account
 from pliant.wire.codec import COMMANDS, Envelope, decode
 from pliant.wire.messages import (
     AgentFailed,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.coordinator.register_file import RegisterFile
 from tests.scene import in_a_loop
+from tools.replay_log import quiet_of
 
 from pliant.coordinator.loop import MOST_AT_ONCE, CoreHolder, GroupCommit, Inbox, Incoming, Turn
 from pliant.coordinator.nodes import JobNodes
@@ -35,7 +36,7 @@ from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Lineage, NodeId, ReplicaId
 from pliant.machine.clock import TICK_S
-from pliant.observe.quiet_inputs import QuietInputs, quiet_of
+from pliant.observe.quiet_inputs import QuietInputs
 
 NAMES = [ReplicaId(f"r{number}") for number in range(1, 4)]
 FIRST = Generation(1)

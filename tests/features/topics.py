@@ -204,11 +204,6 @@ TOPICS = (
         ("spec/workload",),
     ),
     Topic(
-        "Replays",
-        "[Replay a run](../howto/replay-a-run.md) says which logs can be replayed, and from when.",
-        ("simulate/replay_",),
-    ),
-    Topic(
         "The installation",
         "`pip install 'pliant[engine]'` installs what trains.",
         ("recipes/", "machine/named_modules", "cli/help"),

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulate.recorded import SCENARIOS
 from tests.support.player import CoreAlone, play
+from tests.support.recorded import SCENARIOS
+from tools.replay_log import event_in
 
 from pliant.core import events
 from pliant.core.commands import EndReplica
@@ -16,7 +17,7 @@ from pliant.core.job.state import Job, JobSettings, Nodes, Offer
 from pliant.core.membership.state import Membership, Orders
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Generation, Incarnation, NodeId, Register, ReplicaId
-from pliant.observe.core_values import event_in, value_of, written
+from pliant.observe.core_values import value_of, written
 
 
 def again(kind: Any, value: Any) -> Any:

@@ -6,13 +6,14 @@ import random
 from dataclasses import replace
 
 import pytest
+from tools.replay_log import quiet_of
 
 from pliant.core import events
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, NodeId, ReplicaId
-from pliant.observe.quiet_inputs import Quiet, QuietInputs, quiet_of
+from pliant.observe.quiet_inputs import Quiet, QuietInputs
 
 SETTINGS = JobSettings(policy=Policy(max_replicas=8))
 NAMES = [ReplicaId(f"r{number}") for number in range(1, 9)]

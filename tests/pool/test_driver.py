@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.scene import scene
+from tools.replay_log import entries
+from tools.replay_turns import Break, replayed
 
 from pliant.core.tenancy import Demand
 from pliant.machine import device_locks as locks
@@ -30,8 +32,6 @@ from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_status import board_of
 from pliant.pool.state import SavedPool, StateFile
-from pliant.simulate.replay import Break, replayed
-from pliant.simulate.replay_log import entries
 from pliant.spec.pool import ClassEntry, ReclaimEntry, TeamEntry
 from pliant.wire.offers import Offer, Report
 

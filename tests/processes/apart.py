@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.live.stage import DEADLINE_S, FORKED_PLIANT, Program, stage
 from tests.processes.launching import HERE, RunningJob, environment
 from tests.processes.memory_group import MemoryGroup
-from tests.simulate.recorded import check_decisions
+from tests.support.recorded import check_decisions
 
 CHUNK_BYTES = 1 << 16
 

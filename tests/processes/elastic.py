@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.engine import models
 from tests.processes.launching import RunningJob, newest_members, running
-from tests.simulate.recorded import check_decisions
+from tests.support.recorded import check_decisions
 
 from pliant.observe.audit import audit_run
 

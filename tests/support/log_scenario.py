@@ -16,6 +16,8 @@ from typing import Any
 
 from tests.support.notation import line_of, render, settings_lines
 from tests.support.player import CoreAlone, play
+from tools.replay_log import LogPlace
+from tools.replay_turns import Break, Step, Turn
 
 from pliant.core.errors import ConfigError
 from pliant.core.events import NodeJoined, Registered, Spare
@@ -24,8 +26,6 @@ from pliant.core.job.state import Job, JobSettings
 from pliant.core.text import in_one_line
 from pliant.core.values import Register, host_of
 from pliant.observe.core_values import value_of, written
-from pliant.simulate.replay import Break, Step, Turn
-from pliant.simulate.replay_log import LogPlace
 
 MOST_TRIES = 200
 """How often a scenario is played to find which signs of life it needs."""

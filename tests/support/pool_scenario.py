@@ -19,6 +19,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from tests.support.log_scenario import DIGITS, Scenario, moment_text, stretch_of
+from tools.replay_log import POOL_EVENTS
+from tools.replay_turns import Step
 
 from pliant.core.allocation import (
     Action,
@@ -36,8 +38,6 @@ from pliant.core.errors import ConfigError
 from pliant.core.text import in_one_line
 from pliant.observe.core_values import value_of, written
 from pliant.observe.log import kind_of
-from pliant.simulate.replay import Step
-from pliant.simulate.replay_log import POOL_EVENTS
 
 Teller = Callable[[Event, float], Actions]
 """Tells one pool an event at a moment; returns what it answers."""

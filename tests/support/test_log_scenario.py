@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.simulate.recorded import SCENARIOS, a_run, lines_of_log, record
-from tests.simulate.recorded_pool import a_pool
 from tests.support.log_scenario import Scenario, scenario_of
 from tests.support.player import CoreAlone, play
 from tests.support.pool_scenario import core_alone, play_pool
+from tests.support.recorded import SCENARIOS, a_run, lines_of_log, record
+from tests.support.recorded_pool import a_pool
 from tools.log_scenario import write_scenario
+from tools.replay_log import entries
+from tools.replay_turns import replayed
 
 from pliant.core.errors import ConfigError
-from pliant.simulate.replay import replayed
-from pliant.simulate.replay_log import entries
 
 
 def scenario(log: Path) -> Scenario:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.simulate.recorded_pool import SCENE, a_pool
 from tests.support.pool_scenario import answer_line, core_alone, play_pool, scenario_of_pool
+from tests.support.recorded_pool import SCENE, a_pool
+from tools.replay_log import entries
+from tools.replay_turns import replayed
 
 from pliant.core.allocation import Refuse
 from pliant.core.errors import ConfigError
-from pliant.simulate.replay import replayed
-from pliant.simulate.replay_log import entries
 
 
 @pytest.fixture

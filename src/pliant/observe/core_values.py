@@ -34,7 +34,7 @@ from pliant.core.job.state import (
 )
 from pliant.core.membership.state import Orders, PhaseWait, Trouble
 from pliant.core.table import Table
-from pliant.observe.log import ENVELOPE, Record, number, plain, whole
+from pliant.observe.log import number, plain, whole
 
 WHICH = "is"
 """Beside the fields of one of several values: its kind."""
@@ -77,18 +77,6 @@ def value_of(kind: Any, data: Any) -> Any:
         ValueError: it is none; the sentence begins with the field.
     """
     return _form_of(kind).read(data)
-
-
-def event_in(kind: type, record: Record) -> Any:
-    """Return the event that stands in a record, as ``EventLog.write_value`` has written it.
-
-    Raises:
-        ValueError: it is none of this kind.
-    """
-    name = type_name(kind)
-    own = {f"{name}_{one}": one for one in ENVELOPE}
-    values = {key: item for key, item in record.items() if key not in ENVELOPE}
-    return value_of(kind, {own.get(key, key): item for key, item in values.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ was.  Knows nothing of files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from operator import attrgetter
@@ -22,16 +21,13 @@ from typing import Any
 from pliant.core.events import Event, Progressed, Running, Ticked
 from pliant.core.job.state import History, Job, Sizing
 from pliant.core.membership.state import Membership, PhaseWait
-from pliant.core.text import is_moment
-from pliant.core.values import Generation, NodeId, ReplicaId
-from pliant.observe.log import whole
 
 Quiet = Ticked | Progressed | Running
 """Events that go into the log on their own only if something came of them."""
 
 Entry = list[Any]
 
-_HELD_UP = 2
+HELD_UP = 2
 """Added to the number of a worker, which may be -1: 0 stands for none."""
 
 
@@ -128,51 +124,6 @@ class QuietInputs:
         self._entries = kept
 
 
-def quiet_of(entry: object) -> tuple[float, Quiet]:
-    """Return when an event of an entry was heard, and the event.
-
-    Raises:
-        ValueError: it is no entry.
-    """
-    match entry:
-        case [now_s]:
-            return moment(now_s), Ticked()
-        case [now_s, str(node), list(replicas)] if all(isinstance(one, str) for one in replicas):
-            names = tuple(map(ReplicaId, replicas))
-            return moment(now_s), Running(node=NodeId(node), replicas=names)
-        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 7:
-            return moment(now_s), _heartbeat(replica, numbers)
-    raise ValueError(f"{str(entry)[:60]!r} is no sign of life")
-
-
-def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
-    padded = (*map(whole, numbers), 0, 0, 0, 0)
-    generation, committed, calls, waiting, spoken, stuck, slow = padded[:7]
-    if generation is None or committed is None or calls is None or waiting is None or slow is None:
-        raise ValueError(f"a heartbeat of {replica!r:.40} counts with what is no number")
-    return Progressed(
-        replica=ReplicaId(replica),
-        generation=Generation(generation),
-        committed=committed,
-        calls=calls,
-        waiting=Generation(waiting),
-        is_spoken_for=bool(spoken),
-        held_up_by=stuck - _HELD_UP if stuck else None,
-        slow=slow,
-    )
-
-
-def moment(now_s: object) -> float:
-    """Return a moment that somebody wrote.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if isinstance(now_s, bool) or not is_moment(now_s):
-        raise ValueError(f"{str(now_s)[:40]!r} is no moment")
-    return float(now_s)  # type: ignore[arg-type]  # is_moment: a number
-
-
 def _key(event: Quiet) -> str:
     match event:
         case Progressed(replica=replica):
@@ -196,7 +147,7 @@ def _entry(event: Quiet, after: Job | None, now_s: float) -> Entry:
         case Progressed(replica=replica, committed=committed):
             pulse = None if after is None else after.membership.pulses.get(replica)
             committed = committed if pulse is None else pulse.committed
-            stuck = 0 if event.held_up_by is None else event.held_up_by + _HELD_UP
+            stuck = 0 if event.held_up_by is None else event.held_up_by + HELD_UP
             ends = [int(event.waiting), int(event.is_spoken_for), stuck, event.slow]
             while ends and not ends[-1]:
                 ends.pop()

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulate.recorded import SCENARIOS, a_run, lines_of_log, record
-from tests.simulate.recorded_pool import SCENE, a_pool, claim
+from tests.support.recorded import SCENARIOS, a_run, lines_of_log, record
+from tests.support.recorded_pool import SCENE, a_pool, claim
+from tools.replay_log import EVENT_KINDS, OF_POOLS, SAID_KINDS, entries, is_pool_log
+from tools.replay_telling import Account, json_of, lines_of
+from tools.replay_turns import Break, Step, Turn, replayed
 
 from pliant.core.allocation import Asked
 from pliant.core.errors import ConfigError
-from pliant.simulate.replay import Break, Step, Turn, replayed
-from pliant.simulate.replay_log import EVENT_KINDS, OF_POOLS, SAID_KINDS, entries, is_pool_log
-from pliant.simulate.replay_telling import Account, json_of, lines_of
 
 
 def steps_of(path: Path) -> list[Step]:

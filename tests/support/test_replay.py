@@ -1,4 +1,4 @@
-"""``pliant replay``: what it prints, its exit codes, and that a real run is decided alike."""
+"""``tools.replay``: what it prints, its exit codes, and that a real run is decided alike."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from tests.live.prompt import run_typed
 from tests.processes.test_bad_input import JOB, SCRIPT, environment
-from tests.simulate.recorded import a_run, lines_of_log
-from tests.simulate.recorded_pool import a_pool
-
-from pliant.cli.main import code_of
+from tests.support.recorded import a_run, lines_of_log
+from tests.support.recorded_pool import a_pool
+from tools.replay import main
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def log(tmp_path: Path) -> Path:
 def test_each_turn_is_shown_with_what_came_of_it(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of(["replay", str(log)]) == 0
+    assert main([str(log)]) == 0
 
     said = capsys.readouterr().out.splitlines()
     assert "coordinator 1 begins: policy.max_replicas=4, policy.start_replicas=3, " in said[0]
@@ -34,7 +33,7 @@ def test_each_turn_is_shown_with_what_came_of_it(
 
 
 def test_programs_get_every_turn_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of(["replay", str(log), "--json"]) == 0
+    assert main([str(log), "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
     assert found["is_same"] is True
@@ -47,7 +46,7 @@ def test_programs_get_every_turn_as_json(log: Path, capsys: pytest.CaptureFixtur
 def test_a_difference_is_exit_code_1(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log.write_bytes(b"".join(one.replace(b"start r1", b"start r9") for one in lines_of_log(log)))
 
-    assert code_of(["replay", str(log)]) == 1
+    assert main([str(log)]) == 1
 
     said = capsys.readouterr().out
     assert "NOT AS RECORDED, events.jsonl:2: note: text was start r9 on n1, now start r1" in said
@@ -71,26 +70,27 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_2(
     (log.parent / "blank").write_text("")
     os.mkfifo(log.parent / "pipe")
 
-    assert code_of(["replay", *(word.format(log.parent) for word in words)]) == 2
+    assert main([*(word.format(log.parent) for word in words)]) == 2
 
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == f"pliant: {sentence.format(log.parent, log.parent)}\n"
+    assert said.err == f"{sentence.format(log.parent, log.parent)}\n"
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-def test_a_real_run_is_decided_again_as_it_was(tmp_path: Path) -> None:
+def test_a_real_run_is_decided_again_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "job.yaml").write_text(JOB)
     env = environment(tmp_path)
 
     ran = run_typed("pliant", "run", "--out", "out", "job.yaml", cwd=tmp_path, environment=env)
-    found = run_typed("pliant", "replay", "--json", "out", cwd=tmp_path, environment=env)
 
     assert ran.returncode == 0, ran.stderr
-    assert found.returncode == 0, found.stderr
-    values = json.loads(found.stdout)
+    assert main(["--json", str(tmp_path / "out")]) == 0
+    values = json.loads(capsys.readouterr().out)
     assert values["difference"] is None
     assert values["gaps"] == values["not_known"] == 0
     assert values["commands"] >= 5  # two are started, prepared, switched, released; the job ends
@@ -104,7 +104,7 @@ def pool_log(tmp_path: Path) -> Path:
 def test_each_event_is_shown_with_who_gets_what_and_why(
     pool_log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of(["replay", str(pool_log)]) == 0
+    assert main([str(pool_log)]) == 0
 
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith("+0.000 s  the pool begins with 4 devices")
@@ -119,7 +119,7 @@ def test_each_event_is_shown_with_who_gets_what_and_why(
 def test_programs_get_every_turn_of_a_pool_as_json(
     pool_log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of(["replay", str(pool_log), "--json"]) == 0
+    assert main([str(pool_log), "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
     assert found["is_same"] is True
@@ -132,7 +132,7 @@ def test_a_difference_in_a_pool_is_exit_code_1(
 ) -> None:
     pool_log.write_text(pool_log.read_text().replace('"devices":[0,1,2,3]', '"devices":[0,1,2]', 1))
 
-    assert code_of(["replay", str(pool_log)]) == 1
+    assert main([str(pool_log)]) == 1
 
     assert "NOT AS RECORDED, events.jsonl:4: grant: devices was" in capsys.readouterr().out
 
@@ -142,5 +142,5 @@ def test_a_log_that_does_not_say_how_its_pool_began_is_no_success(
 ) -> None:
     pool_log.write_text(pool_log.read_text().splitlines()[0] + "\n")
 
-    assert code_of(["replay", str(pool_log)]) == 1
+    assert main([str(pool_log)]) == 1
     assert "nothing of this log can be replayed" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,15 +20,16 @@ from pliant.core import allocation
 from pliant.core.allocation.kinds import PoolBeginning
 from pliant.core.commands import type_name
 from pliant.core.errors import ConfigError
+from pliant.core.events import Progressed, Running, Ticked
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.tenancy import MOST_SLOTS
-from pliant.core.text import in_one_line
-from pliant.core.values import Register
+from pliant.core.text import in_one_line, is_moment
+from pliant.core.values import Generation, NodeId, Register, ReplicaId
 from pliant.machine import run_files
 from pliant.observe import parts
-from pliant.observe.core_values import event_in, value_of
-from pliant.observe.log import Record
-from pliant.observe.quiet_inputs import moment, quiet_of
+from pliant.observe.core_values import value_of
+from pliant.observe.log import ENVELOPE, Record, whole
+from pliant.observe.quiet_inputs import HELD_UP, Quiet
 from pliant.observe.reading import record_of
 from pliant.spec.pool import MOST_DEVICES as MOST_OF_POOL
 from pliant.wire.bounds import MOST_DEVICES, excess
@@ -394,3 +395,60 @@ def _moment_of(record: Record) -> float:
         return moment(record.get("now_s"))
     except ValueError as error:
         raise ValueError(f"now_s: {error}") from None
+
+
+def event_in(kind: type, record: Record) -> Any:
+    """Return the event that stands in a record, as ``EventLog.write_value`` has written it.
+
+    Raises:
+        ValueError: it is none of this kind.
+    """
+    name = type_name(kind)
+    own = {f"{name}_{one}": one for one in ENVELOPE}
+    values = {key: item for key, item in record.items() if key not in ENVELOPE}
+    return value_of(kind, {own.get(key, key): item for key, item in values.items()})
+
+
+def quiet_of(entry: object) -> tuple[float, Quiet]:
+    """Return when an event of an entry was heard, and the event.
+
+    Raises:
+        ValueError: it is no entry.
+    """
+    match entry:
+        case [now_s]:
+            return moment(now_s), Ticked()
+        case [now_s, str(node), list(replicas)] if all(isinstance(one, str) for one in replicas):
+            names = tuple(map(ReplicaId, replicas))
+            return moment(now_s), Running(node=NodeId(node), replicas=names)
+        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 7:
+            return moment(now_s), _heartbeat(replica, numbers)
+    raise ValueError(f"{str(entry)[:60]!r} is no sign of life")
+
+
+def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
+    padded = (*map(whole, numbers), 0, 0, 0, 0)
+    generation, committed, calls, waiting, spoken, stuck, slow = padded[:7]
+    if generation is None or committed is None or calls is None or waiting is None or slow is None:
+        raise ValueError(f"a heartbeat of {replica!r:.40} counts with what is no number")
+    return Progressed(
+        replica=ReplicaId(replica),
+        generation=Generation(generation),
+        committed=committed,
+        calls=calls,
+        waiting=Generation(waiting),
+        is_spoken_for=bool(spoken),
+        held_up_by=stuck - HELD_UP if stuck else None,
+        slow=slow,
+    )
+
+
+def moment(now_s: object) -> float:
+    """Return a moment that somebody wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(now_s, bool) or not is_moment(now_s):
+        raise ValueError(f"{str(now_s)[:40]!r} is no moment")
+    return float(now_s)  # type: ignore[arg-type]  # is_moment: a number

@@ -14,6 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from tools.replay_log import (
+    Began,
+    CoreState,
+    Entry,
+    Gap,
+    LogPlace,
+    PoolBegan,
+    Said,
+    Told,
+)
+
 from pliant.core import allocation
 from pliant.core.allocation import kinds
 from pliant.core.allocation.kinds import KindedPool, PoolBeginning
@@ -24,16 +35,6 @@ from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.text import in_one_line
 from pliant.core.values import Register
 from pliant.observe.log import ENVELOPE, Record, fields_of, kind_of
-from pliant.simulate.replay_log import (
-    Began,
-    CoreState,
-    Entry,
-    Gap,
-    LogPlace,
-    PoolBegan,
-    Said,
-    Told,
-)
 
 MOST_DEVICES_IN_ALL = 100_000
 """Of a log: a core would order as many replicas before anybody could stop it."""

@@ -11,12 +11,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
 
+from tools.replay_turns import Break, Step, Turn, summary
+
 from pliant.core.job.state import JobSettings
 from pliant.core.text import counted, in_one_line
 from pliant.observe.log import Record, fields_of, kind_of
 from pliant.observe.pool_history import Teller, sentence
 from pliant.observe.status_facts import clock
-from pliant.simulate.replay import Break, Step, Turn, summary
 
 MOST_TOLD = 160
 """Characters of what a core was told: a spare describes its whole model."""

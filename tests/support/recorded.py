@@ -6,6 +6,9 @@ import itertools
 from pathlib import Path
 
 from tests.support.player import Answer, CoreAlone, MakeDriver, play
+from tools.replay_log import entries, log_at
+from tools.replay_telling import Account
+from tools.replay_turns import replayed
 
 from pliant.coordinator.journal import InputLog
 from pliant.core.errors import ConflictError
@@ -13,9 +16,6 @@ from pliant.core.events import Event
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.values import Register
 from pliant.observe.log import EventLog
-from pliant.simulate.replay import replayed
-from pliant.simulate.replay_log import entries, log_at
-from pliant.simulate.replay_telling import Account
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulate.recorded import SCENARIOS, Recorder, a_run, lines_of_log
 from tests.support.player import play
+from tests.support.recorded import SCENARIOS, Recorder, a_run, lines_of_log
+from tools.replay_log import Gap, Told, entries
+from tools.replay_turns import Break, Turn, replayed
 
 from pliant.core.job.state import JobSettings
-from pliant.simulate.replay import Break, Turn, replayed
-from pliant.simulate.replay_log import Gap, Told, entries
 
 LONG = "a_joiner_is_drained"
 
