@@ -46,7 +46,7 @@ spec:
     restartPolicy: {evalPeriodSeconds: 21600}
     logMonitoringConfiguration:
     - {name: JobStart, logPattern: ".*begins.*", expectedStartCutOffInSeconds: 120}
-    - {name: Hang, logPattern: ".*loss.*", expectedRecurringFrequencyInSeconds: 300}
+    - {name: Hang, logPattern: ".*loss.*", expectedRecurringFrequencyInSeconds: 300, policy: x}
 """
 
 KUBEFLOW = """\
@@ -110,7 +110,18 @@ def test_a_job_of_hyperpod_keeps_its_policy_its_spares_and_its_queue() -> None:
         },
         "workersPerReplica": 8,
         "maxRestarts": 50,
-        "limits": {"startInSeconds": 120.0, "hangInSeconds": 300.0},
+        "logMonitoringConfiguration": [
+            {
+                "name": "JobStart",
+                "logPattern": ".*begins.*",
+                "expectedStartCutOffInSeconds": 120,
+            },
+            {
+                "name": "Hang",
+                "logPattern": ".*loss.*",
+                "expectedRecurringFrequencyInSeconds": 300,
+            },
+        ],
         "queue": {"name": "research", "priorityClass": "high"},
     }
     (container,) = template["spec"]["containers"]
@@ -123,8 +134,7 @@ def test_a_job_of_hyperpod_keeps_its_policy_its_spares_and_its_queue() -> None:
     assert job["metadata"]["namespace"] == "team-a"
     assert [note for note in notes if "not carried over" in note] == [
         "elasticPolicy.unheardOf is not carried over",
-        "the log rule JobStart with the pattern '.*begins.*' is not carried over",
-        "the log rule Hang with the pattern '.*loss.*' is not carried over",
+        "the log rule Hang.policy is not carried over",
         "runPolicy.cleanPodPolicy is not carried over",
         "runPolicy.restartPolicy is not carried over",
         "options of the launcher are not carried over: --tee=3 --nnodes 4",

@@ -194,6 +194,7 @@ def arguments(
     mode: str = "inPlace",
     limits: dict[str, float] | None = None,
     policy: dict[str, float] | None = None,
+    rules: list[dict[str, Any]] | None = None,
 ) -> str:
     """Return what ``run_job.py`` is told of a job."""
     return json.dumps(
@@ -216,6 +217,7 @@ def arguments(
             "mode": mode,
             "limits": limits or {},
             "policy": policy or {},
+            "rules": rules or [],
         }
     )
 

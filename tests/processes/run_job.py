@@ -16,6 +16,7 @@ from pliant.agent.launcher import StartServer, start_server
 from pliant.core.device_masks import Accelerator
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
+from pliant.core.log_rules import LogRule
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.step.balance import Balance
@@ -75,6 +76,7 @@ if __name__ == "__main__":
         exchange=Exchange(given["exchange"]),
         workers_per_replica=given["workers"],
         mode=Mode(given["mode"]),
+        log_rules=tuple(LogRule(**one) for one in given["rules"]),
     )
     try:
         sys.exit(run_job(config, start_server=STARTS[given["server"]]))

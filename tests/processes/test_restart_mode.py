@@ -292,6 +292,30 @@ def test_who_dies_while_it_saves_or_saves_late_is_told_with_the_cost(tmp_path: P
     assert {one["TORCHELASTIC_RESTART_COUNT"] for one in run.lines("starts")} == {"0"}
 
 
+def test_who_does_not_print_what_a_log_rule_asks_for_is_replaced(tmp_path: Path) -> None:
+    script = tmp_path / "prints.py"
+    script.write_text(
+        "import os, time, pathlib\n"
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
+        "(here / f'begun-{os.getpid()}').touch()\n"
+        "first = len(list(here.glob('begun-*'))) <= 2\n"
+        "while not (here / 'over').exists():\n"
+        "    time.sleep(0.1)\n"
+        "    if os.environ['RANK'] == '0' or not first:\n"
+        "        print('loss', 1, flush=True)\n"
+    )
+    rule = {"name": "start", "log_pattern": "loss", "expected_start_cut_off_s": 2.0}
+    with running(tmp_path, script, mode="restart", replicas=2, rules=[rule]) as job:
+        job.wait_for(lambda: len(list(tmp_path.glob("begun-*"))) >= 4, "all are started again")
+        time.sleep(3)
+        (tmp_path / "over").touch()
+        assert job.exit_code() == 0, job.said()
+        (ended,) = [one for one in job.records("exited") if one["exited_kind"] == "script"]
+        job.assert_nothing_is_left()
+
+    assert ended["detail"] == "log rule start: no line matched within 2 s"
+
+
 def torchrun(directory: Path, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from pliant.cli.torchrun import main; main()"]
     return subprocess.run(

@@ -18,6 +18,7 @@ from functools import partial
 
 from pliant.agent.hosts.link import HostLink
 from pliant.agent.hosts.remote_worker import RemoteWorker
+from pliant.agent.output import RuledOutput
 from pliant.agent.this_host import ThisHost
 from pliant.agent.worker import Worker
 from pliant.agent.workers_here import SILENT_LOOKS, ReplicaWorkers, not_started
@@ -69,6 +70,10 @@ class LocalReplica(ReplicaWorkers):
         self._first: int | None = None
         self._last_words: dict[int, list[Message]] = {}
         self._is_silent = self._is_end_asked = False
+        rules = () if host.job.work is None else host.job.work.log_rules
+        self._ruled = RuledOutput(rules, self._break_rule)
+        if rules:
+            self._listener = self._hear_line
 
     def start(self, assignment: Assignment) -> None:
         """Ask for a process for each worker, here and on the other hosts."""
@@ -79,6 +84,7 @@ class LocalReplica(ReplicaWorkers):
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Pass a command on to the worker that speaks for the replica."""
+        self._ruled.obey(command)
         self.here[0].send(command, incarnation)
 
     def request_end(self) -> None:
@@ -116,6 +122,7 @@ class LocalReplica(ReplicaWorkers):
         While one of the others shows no life this says nothing, nor is passed on what worker 0
         says of its own: a replica lives as long as all of its workers do.
         """
+        self._ruled.look()
         said = [worker.unsaid_life() for worker in self.here.values()]
         self._is_silent = any(
             worker.silent_looks >= SILENT_LOOKS and place not in self._exits
@@ -154,6 +161,16 @@ class LocalReplica(ReplicaWorkers):
             self.elsewhere[place].lost(why)
         return fresh
 
+    def _hear_line(self, worker: str, line: str) -> None:
+        self._host.listener(worker, line)
+        self._ruled.hear(line)
+
+    def _break_rule(self, why: str) -> None:
+        """Have all killed for a log rule that is broken."""
+        self._note_end(0)
+        self.here[0].fail(why)
+        self._kill()
+
     def _end_others(self, place: int) -> None:
         """Kill the others, because of this worker or of one that was first."""
         self._note_end(place)
@@ -171,6 +188,7 @@ class LocalReplica(ReplicaWorkers):
             self._first = place
 
     def _hear_worker(self, place: int, message: Message) -> None:
+        self._ruled.note(message)
         match message:
             case Ended(kind=kind):
                 if kind not in ORDERLY:

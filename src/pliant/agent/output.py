@@ -1,6 +1,7 @@
 """What workers print: a file for each, and lines for whoever follows.
 
-Owns reading the pipes.  Knows nothing of what is printed.
+Owns reading the pipes, and when log rules (``core.log_rules``) apply to what is printed; of that it
+knows nothing else.
 
 Bytes go to the file as they come, so nothing is lost when the agent dies; listeners get whole
 lines.
@@ -10,12 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from pliant.core.commands import Command, Reform, Switch
+from pliant.core.events import Finished, Switched
+from pliant.core.log_rules import LogRule, Watched, begun, heard, overdue
 from pliant.core.text import local_rank_of, replica_of
 from pliant.core.values import ReplicaId
 from pliant.machine.files import RotatingFile
+from pliant.wire.codec import Message
 from pliant.wire.messages import OutputGrown
 
 MAX_LINE_BYTES = 64 << 10
@@ -68,6 +74,43 @@ class Output(asyncio.Protocol):
             if not self._has_failed:
                 self._has_failed = True
                 _log.exception("a line of %s could not be shown", self._worker)
+
+
+class RuledOutput:
+    """What a replica prints, under the log rules of its job, from each beginning of a size."""
+
+    def __init__(self, rules: Sequence[LogRule], fail: Callable[[str], None]) -> None:
+        self._rules = rules
+        self._fail = fail
+        self._watched: tuple[Watched, ...] = ()
+        self._is_held = False
+
+    def hear(self, line: str) -> None:
+        """Take a line."""
+        if self._watched:
+            self._watched, why = heard(self._watched, line, time.monotonic())
+            self._judge(why)
+
+    def look(self) -> None:
+        """Look whether one that should have come has not."""
+        self._judge(overdue(self._watched, time.monotonic()))
+
+    def obey(self, command: Command) -> None:
+        """Take a command to the replica: in a hold nothing is printed."""
+        if isinstance(command, Switch | Reform):
+            self._watched, self._is_held = (), command.order.hold
+
+    def note(self, message: Message) -> None:
+        """Take what the replica says: a size begins, or all is done."""
+        if isinstance(message, Switched) and not self._is_held:
+            self._watched = begun(self._rules, time.monotonic())
+        elif isinstance(message, Finished):
+            self._watched = ()
+
+    def _judge(self, why: str | None) -> None:
+        if why is not None:
+            self._watched = ()
+            self._fail(why)
 
 
 KEPT_LETTERS = 64 << 10

@@ -155,6 +155,10 @@ class Worker(asyncio.Protocol):
                 for _, output in self._outputs:
                     await output.ended.wait()
 
+    def fail(self, why: str) -> None:
+        """Have its end, which is to follow, be a failure of its script."""
+        self._ended = Ended(replica=self.replica, kind=ExitKind.SCRIPT, detail=why)
+
     def close(self) -> None:
         """Close everything that belongs to the worker; a second call does nothing."""
         if self._control is not None:

@@ -60,6 +60,7 @@ class ReplicaWorkers(ABC):
         self.directory: Path | None = None
         """Where the workers meet, if they do."""
 
+        self._listener = host.listener
         self._devices = devices
         self._beside = beside
         self._host = host
@@ -75,7 +76,7 @@ class ReplicaWorkers(ABC):
         """
         for place, worker in self.here.items():
             log = logs / f"{worker.name}.log"
-            self._ends[place] = await worker.open(log, self._host.listener)
+            self._ends[place] = await worker.open(log, self._listener)
         if not self._is_alone or self._host.job.starts_all:
             directory = self._host.servers.meeting_place() / self.name
             directory.mkdir(mode=PRIVATE_DIRECTORY)

@@ -8,6 +8,7 @@ that a command takes its options from it (``with_settings``); and the order of t
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -34,6 +35,7 @@ from pliant.core.placement import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.values import Exchange, FromCheckpoint, Mode
 from pliant.spec.job import ElasticJob, Limits
+from pliant.spec.log_rules import log_rules_of
 from pliant.spec.policy import ElasticPolicy, merged
 from pliant.wire.bounds import MOST_DEVICES
 
@@ -161,6 +163,14 @@ SETTINGS = (
         kind=dict,
         file_field="spec.limits",
         help="How long to wait for what, e.g. hangInSeconds=600; may be repeated.",
+    ),
+    Setting(
+        name="log_rules",
+        metavar="JSON",
+        file_field="spec.logMonitoringConfiguration",
+        read=log_rules_of,
+        default=(),
+        help="What the lines of a replica must say, or may not, as in a job file.  [default: none]",
     ),
     Setting(
         name="session_timeout",
@@ -486,6 +496,8 @@ def _in_file(item: Setting, job: ElasticJob) -> Any:
     value: Any = job
     for part in item.file_field.split("."):
         value = getattr(value, to_snake(part), None)
+    if isinstance(value, list):
+        return json.dumps([one.model_dump(by_alias=True) for one in value]) if value else None
     if isinstance(value, ElasticPolicy | Limits):
         document = value.model_dump(by_alias=True, exclude_unset=True)
         return {name: inner for name, inner in document.items() if name not in BOUNDS}

@@ -17,6 +17,7 @@ from pliant.kube.job import GROUP, KIND, QUEUE_LABEL, VERSION, require_name
 from pliant.spec.cluster_job import TRAINER
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import check
+from pliant.spec.log_rules import LogRuleEntry
 from pliant.spec.policy import ElasticPolicy
 
 UNKNOWN = "REPLACE-ME"
@@ -127,25 +128,17 @@ def _of_hyperpod(spec: Mapping[str, Any], source: str) -> _Draft:
 
 
 def _log_rules(rules: Sequence[Mapping[str, Any]], draft: _Draft) -> None:
-    """Make limits of how long a job may be silent; patterns and thresholds are named."""
-    limits = {}
-    for theirs, ours in (
-        ("expectedStartCutOffInSeconds", "startInSeconds"),
-        ("expectedRecurringFrequencyInSeconds", "hangInSeconds"),
-    ):
-        if found := [float(rule[theirs]) for rule in rules if rule.get(theirs)]:
-            limits[ours] = max(found)
-    if limits:
-        draft.spec["limits"] = limits
+    """Carry rules over, but for fields that ours have not."""
+    known = {str(one.alias) for one in LogRuleEntry.model_fields.values()}
+    for rule in rules:
+        draft.left_out(rule, known, f"the log rule {rule.get('name')}")
+    if rules:
+        draft.spec["logMonitoringConfiguration"] = [
+            {name: value for name, value in rule.items() if name in known} for rule in rules
+        ]
         draft.notes.append(
-            f"the longest times of the log rules are limits now ({', '.join(limits)}): they go by "
-            "steps, and not by what is printed"
+            "log rules are of each replica here: one process of each has to print what they ask for"
         )
-    draft.notes += [
-        f"the log rule {rule.get('name')} with the pattern {rule.get('logPattern')!r} is not "
-        "carried over"
-        for rule in rules
-    ]
 
 
 def _of_kubeflow(spec: Mapping[str, Any], source: str) -> _Draft:

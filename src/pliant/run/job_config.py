@@ -177,6 +177,7 @@ class JobConfig(WorkOptions):
             "device_kind": self.device_kind,
             "max_restarts": self.settings.restart_budget,
             **self.options(),
+            "log_rules": [asdict(one) for one in self.log_rules],
             "limits": document_of_limits(self.settings),
             "tls": None if self.tls is None else asdict(self.tls),
             "session_s": self.session_s,

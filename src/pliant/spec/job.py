@@ -20,6 +20,7 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.placement import PlacementRule
 from pliant.core.tenancy import DEFAULT_POOL
 from pliant.spec.cluster_job import ObjectName, PodTemplate, QueueEntry, StorageEntry
+from pliant.spec.log_rules import LogRuleEntries
 from pliant.spec.model import Model, SomeSeconds, check_name, core_fields, document, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 from pliant.spec.recipe import Recipe
@@ -176,6 +177,9 @@ class JobSpec(Model):
 
     limits: Limits = Field(default_factory=Limits)
     """How long the job waits for what; ``pliant config`` lists them."""
+
+    log_monitoring_configuration: LogRuleEntries = Field(default_factory=list)
+    """What the lines of a replica must say, or may not; HyperPod's names."""
 
     session_timeout_in_seconds: SomeSeconds | None = None
     """From the start of the script until it makes its session; the default is nine tenths of

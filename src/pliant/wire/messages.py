@@ -12,6 +12,7 @@ from typing import Any
 
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
+from pliant.core.log_rules import LogRule
 from pliant.core.step.balance import Balance
 from pliant.core.values import (
     Exchange,
@@ -253,6 +254,9 @@ class WorkOptions:
 
     exchange: Exchange = Exchange.AUTO
     """How replicas exchange what is on accelerators."""
+
+    log_rules: tuple[LogRule, ...] = ()
+    """What replicas must print, or may not."""
 
     workers_per_replica: int = 1
     """Processes of one replica, all of them on one node."""

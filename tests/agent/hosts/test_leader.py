@@ -171,7 +171,8 @@ class Replica:
         host = SimpleNamespace(
             config=AgentConfig(node=NodeId("h0"), devices=1, environment={}),
             servers=SimpleNamespace(ask=self.asked.append),
-            job=SimpleNamespace(starts_all=False),
+            job=SimpleNamespace(starts_all=False, work=None),
+            listener=take,
             send=take,
             refuse=take,
         )
