@@ -84,7 +84,7 @@ class LocalReplica(ReplicaWorkers):
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Pass a command on to the worker that speaks for the replica."""
-        self._ruled.obey(command)
+        self._ruled.take_command(command)
         self.here[0].send(command, incarnation)
 
     def request_end(self) -> None:
@@ -122,7 +122,7 @@ class LocalReplica(ReplicaWorkers):
         While one of the others shows no life this says nothing, nor is passed on what worker 0
         says of its own: a replica lives as long as all of its workers do.
         """
-        self._ruled.look()
+        self._ruled.look_for_silence()
         said = [worker.unsaid_life() for worker in self.here.values()]
         self._is_silent = any(
             worker.silent_looks >= SILENT_LOOKS and place not in self._exits
@@ -163,12 +163,12 @@ class LocalReplica(ReplicaWorkers):
 
     def _hear_line(self, worker: str, line: str) -> None:
         self._host.listener(worker, line)
-        self._ruled.hear(line)
+        self._ruled.hear_line(line)
 
     def _break_rule(self, why: str) -> None:
         """Have all killed for a log rule that is broken."""
         self._note_end(0)
-        self.here[0].fail(why)
+        self.here[0].fail_with(why)
         self._kill()
 
     def _end_others(self, place: int) -> None:
@@ -188,7 +188,7 @@ class LocalReplica(ReplicaWorkers):
             self._first = place
 
     def _hear_worker(self, place: int, message: Message) -> None:
-        self._ruled.note(message)
+        self._ruled.take_message(message)
         match message:
             case Ended(kind=kind):
                 if kind not in ORDERLY:

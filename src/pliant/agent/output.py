@@ -85,22 +85,22 @@ class RuledOutput:
         self._watched: tuple[Watched, ...] = ()
         self._is_held = False
 
-    def hear(self, line: str) -> None:
+    def hear_line(self, line: str) -> None:
         """Take a line."""
         if self._watched:
             self._watched, why = heard(self._watched, line, time.monotonic())
             self._judge(why)
 
-    def look(self) -> None:
+    def look_for_silence(self) -> None:
         """Look whether one that should have come has not."""
         self._judge(overdue(self._watched, time.monotonic()))
 
-    def obey(self, command: Command) -> None:
+    def take_command(self, command: Command) -> None:
         """Take a command to the replica: in a hold nothing is printed."""
         if isinstance(command, Switch | Reform):
             self._watched, self._is_held = (), command.order.hold
 
-    def note(self, message: Message) -> None:
+    def take_message(self, message: Message) -> None:
         """Take what the replica says: a size begins, or all is done."""
         if isinstance(message, Switched) and not self._is_held:
             self._watched = begun(self._rules, time.monotonic())

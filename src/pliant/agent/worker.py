@@ -155,7 +155,7 @@ class Worker(asyncio.Protocol):
                 for _, output in self._outputs:
                     await output.ended.wait()
 
-    def fail(self, why: str) -> None:
+    def fail_with(self, why: str) -> None:
         """Have its end, which is to follow, be a failure of its script."""
         self._ended = Ended(replica=self.replica, kind=ExitKind.SCRIPT, detail=why)
 
