@@ -19,7 +19,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import HTTPException
 from tests.coordinator.drivers import driver_of
 from tests.coordinator.traces import traces, traces_in_files
 from tests.http.routes import ask_anything
@@ -27,8 +26,8 @@ from tests.scene import scene
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from pliant.coordinator import app, nodes
-from pliant.coordinator.app import audit_aside, create_app
+from pliant.coordinator import nodes
+from pliant.coordinator.app import create_app
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import EndReplica, Prepare, Reform, StartReplica
 from pliant.core.errors import ConfigError
@@ -44,6 +43,7 @@ from pliant.core.events import (
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
+from pliant.http import run_files
 from pliant.http.client import NEXT
 from pliant.http.server import Server, open_socket, url_of
 from pliant.observe.log import EventLog
@@ -699,42 +699,6 @@ def test_what_a_worker_printed_is_answered_piece_by_piece_as_it_is(
     play(scene)
 
 
-def test_an_audit_is_what_the_command_prints(tmp_path: Path) -> None:
-    EventLog(tmp_path / "events.jsonl", job="j").close()
-
-    found = asyncio.run(audit_aside(tmp_path))
-
-    assert found["committed_steps"] == 0
-    assert found["samples_exactly_once"] in (True, False)
-    assert found["goodput"]["committed_steps"] == 0
-
-
-def test_of_a_run_that_is_gone_it_is_said_that_there_is_nothing_to_audit(tmp_path: Path) -> None:
-    with pytest.raises(HTTPException) as caught:
-        asyncio.run(audit_aside(tmp_path))
-
-    assert caught.value.status_code == 409
-    assert caught.value.detail.startswith("it cannot be audited: ")
-
-
-def test_an_audit_for_which_no_process_can_be_started_is_refused_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
-
-    with pytest.raises(HTTPException) as caught:
-        asyncio.run(audit_aside(tmp_path))
-
-    assert caught.value.status_code == 409
-    assert caught.value.detail == (
-        "it cannot be audited here ([Errno 24] Too many open files); run pliant audit on the "
-        "job's host"
-    )
-
-
 def test_one_audit_is_made_at_a_time(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -745,7 +709,7 @@ def test_one_audit_is_made_at_a_time(
         await may_end.wait()
         return {"out": str(out)}
 
-    monkeypatch.setattr(app, "audit_aside", audited)
+    monkeypatch.setattr(run_files, "audit_aside", audited)
 
     async def scene(world: World) -> None:
         async with world.people() as people:

@@ -10,37 +10,36 @@ an event, and the answer is the core's own.
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
     POST /v1/scale  /v1/stop  /v1/suspend  /v1/replicas/{r}/drain|kill
                                                             requests: 202, or 409 with the reason
+    GET  /v1/view  /v1/changes                              what the page shows
     GET  /v1/logs  /v1/audit                                the files of the run
     PUT  /v1/offer                                          of the job's pool: what it may use
     WS   /v1/agents                                         agents
-    GET  /metrics  /healthz                                 machines; the only ones without a token
+    POST /v1/login, then /login                             a browser with a code, by ``http.login``
+    GET  /metrics  /healthz                                 machines; they need no token
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, WebSocket, status
-from fastapi.responses import Response
+from fastapi import APIRouter, FastAPI, HTTPException, WebSocket, status
 from pydantic import BaseModel, Field
 
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import NOT_KEPT, JobDriver
 from pliant.coordinator.metrics import BoardCollector
 from pliant.core import events
-from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
+from pliant.core.errors import ConfigError
 from pliant.core.text import in_one_line
 from pliant.core.values import NodeId, ReplicaId
 from pliant.http.app import RequestBody, add_events, add_metrics, new_app, new_router, shows_token
-from pliant.http.client import NEXT
-from pliant.machine.event_loop import aside
+from pliant.http.login import Logins, add_login
+from pliant.http.run_files import add_run_files
+from pliant.http.view import add_view
 from pliant.observe.explain import Reasoned
-from pliant.observe.printed import PrintedUntil, printed_after, printers
+from pliant.observe.view import LogView
 from pliant.spec.load import check
 from pliant.spec.policy import ElasticPolicy, changes_in_words, document_of, merged, start_that_fits
 from pliant.wire.messages import Work
@@ -133,16 +132,21 @@ def create_app(
     events_path: Path,
     on_offer: OnOffer | None = None,
     is_any_node: bool = False,
+    logins: Logins | None = None,
 ) -> FastAPI:
     """Return the app of one job.
 
-    Agents are told to run ``work``; who knows the token may ask.  Without ``on_offer`` the job is
-    in no pool.  ``is_any_node``: a certificate need not name the node that shows it.
+    Agents are told to run ``work``; who knows the token may ask, and whom ``logins`` let in.
+    Without ``on_offer`` the job is in no pool.  ``is_any_node``: a certificate need not name the
+    node that shows it.
     """
-    app = new_app("pliant coordinator", __doc__, token=token, whose="the job")
+    app = new_app("pliant coordinator", __doc__, token=token, whose="the job", logins=logins)
     people = new_router()
     _add_views(people, driver)
     add_events(people, events_path)
+    add_view(people, LogView(events_path))
+    if logins is not None:
+        add_login(app, people, logins)
     add_run_files(people, events_path.parent)
     _add_requests(people, driver)
     _add_offers(people, on_offer)
@@ -289,79 +293,3 @@ def _answer(event: events.Event, notes: str, decided: str) -> str:
             return f"{name} is killed" + f"; {notes}" * bool(notes)
         case _:
             return notes or decided
-
-
-AUDIT_S = 600.0
-"""Longest time of an audit, in seconds."""
-
-
-class Printers(BaseModel):
-    """Workers that have printed something."""
-
-    workers: list[str]
-
-
-def add_run_files(people: APIRouter, out: Path) -> None:
-    """Serve what lies in the directory of a run."""
-    auditing = asyncio.Lock()
-
-    @people.get("/logs")
-    async def read_printers() -> Printers:
-        """Name the workers whose output is there."""
-        return Printers(workers=await aside(printers, out))
-
-    @people.get("/logs/{worker}", response_class=Response)
-    async def read_printed(
-        worker: str, after: Annotated[str, Query(max_length=60)] = ""
-    ) -> Response:
-        """Return what a worker printed after a place: bytes as they are, a megabyte at most."""
-        if worker not in await aside(printers, out):
-            raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no output of {worker}")
-        try:
-            data, place = await aside(printed_after, out, worker, PrintedUntil.of(after))
-        except OSError as error:
-            sentence = f"the output of {worker} cannot be read: {error.strerror}"
-            raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, sentence) from error
-        headers = {NEXT: str(place), "X-Content-Type-Options": "nosniff"}
-        return Response(data, headers=headers, media_type="application/octet-stream")
-
-    @people.get("/audit")
-    async def read_audit() -> dict[str, Any]:
-        """Audit the run, in a process of its own; one at a time."""
-        if auditing.locked():
-            sentence = "the job is being audited for somebody else; ask again"
-            raise HTTPException(status.HTTP_409_CONFLICT, sentence)
-        async with auditing:
-            return await audit_aside(out)
-
-
-async def audit_aside(out: Path) -> dict[str, Any]:
-    """Return what an audit prints.  Here it would take the interpreter from the event loop."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pliant", "audit", "--out", str(out), "--json"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as why:
-        sentence = f"it cannot be audited here ({why}); run pliant audit on the job's host"
-        raise HTTPException(status.HTTP_409_CONFLICT, sentence) from None
-    try:
-        async with asyncio.timeout(AUDIT_S):
-            said, error = await process.communicate()
-    except TimeoutError:
-        sentence = f"the audit took more than {AUDIT_S:g} s; run pliant audit on the job's host"
-        raise HTTPException(status.HTTP_409_CONFLICT, sentence) from None
-    except asyncio.CancelledError:
-        sentence = "the job has ended; run pliant audit on its host"
-        raise HTTPException(status.HTTP_409_CONFLICT, sentence) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode in (EXIT_OK, EXIT_FAILED) and said:
-        found: dict[str, Any] = json.loads(said)
-        return found
-    sentence = error.decode(errors="replace").strip().removeprefix("pliant: ")
-    raise HTTPException(status.HTTP_409_CONFLICT, f"it cannot be audited: {sentence}")

@@ -1,7 +1,7 @@
 """What every served app has: a token, readable refusals, a sign of life, numbers, pages of its log.
 
-Owns these, once.  The bearer's token (RFC 6750) is checked before anything else of a request is
-read.  Knows nothing of what else is served.
+Owns these, once.  The bearer's token (RFC 6750), or the session of a browser (``http.login``), is
+checked before anything else of a request is read.  Knows nothing of what else is served.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pliant.core.text import printable_values
+from pliant.http.login import Logins
 from pliant.machine.event_loop import aside
 from pliant.observe.reading import follow
 
@@ -67,25 +68,36 @@ class Bearer:
     Without a token the kernel has chosen who could connect; then no user keeps others from asking.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, whose: str) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, whose: str, logins: Logins | None = None
+    ) -> None:
         self._app = app
         self._token = token
         self._whose = whose
+        self._logins = logins
         self._in_flight: Counter[int | None] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that does not show the token; hand on what does."""
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
-        elif self._token is not None and not shows_token(Headers(scope=scope), self._token):
-            refusal = JSONResponse(
+        elif (refusal := self._refusal(scope)) is not None:
+            await refusal(scope, receive, send)
+        else:
+            await self._admitted(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers = Headers(scope=scope)
+        if self._token is None or shows_token(headers, self._token):
+            return None
+        if self._logins is None or not self._logins.knows(headers):
+            return JSONResponse(
                 {"detail": f"{self._whose}'s token is missing or wrong"},
                 status.HTTP_401_UNAUTHORIZED,
                 headers={"WWW-Authenticate": "Bearer"},
             )
-            await refusal(scope, receive, send)
-        else:
-            await self._admitted(scope, receive, send)
+        why_not = self._logins.why_not(scope)
+        return None if why_not is None else JSONResponse({"detail": why_not}, 403)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         peer = scope.get("state", {}).get("peer")
@@ -132,10 +144,19 @@ def _limited(receive: Receive) -> Receive:
     return limited
 
 
-def new_app(title: str, description: str | None, *, token: str | None, whose: str) -> FastAPI:
-    """Return an app whose paths below ``/v1`` are for who knows the token; None: for all."""
+def new_app(
+    title: str,
+    description: str | None,
+    *,
+    token: str | None,
+    whose: str,
+    logins: Logins | None = None,
+) -> FastAPI:
+    """Return an app whose paths below ``/v1`` are for who knows the token, and for browsers that
+    are logged in; no token: for all.
+    """
     app = FastAPI(title=title, version="1", description=description or "")
-    app.add_middleware(Bearer, token=token, whose=whose)
+    app.add_middleware(Bearer, token=token, whose=whose, logins=logins)
 
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -214,20 +235,23 @@ def add_events(router: APIRouter, path: Path) -> None:
     """Serve the pages of an event log."""
 
     @router.get("/events", response_model=EventPage)
-    async def events(after: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0) -> Response:
+    async def events(
+        after: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
+        most: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
+    ) -> Response:
         """Return records of the event log after a position."""
         try:
-            page = await aside(_page, path, after)
+            page = await aside(_page, path, after, most)
         except OSError as error:
             sentence = f"the event log cannot be read: {error.strerror}"
             raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, sentence) from error
         return Response(page, media_type="application/json")
 
 
-def _page(path: Path, after: int) -> str:
+def _page(path: Path, after: int, most: int) -> str:
     """Return one page of a log as JSON: to make up to 4 MB of it is nothing for the event loop."""
     records, end = [], after
-    for offset, record in islice(follow(path, after), MAX_EVENTS):
+    for offset, record in islice(follow(path, after), most):
         records.append(record)
         end = offset
         if end - after > MAX_EVENT_BYTES:

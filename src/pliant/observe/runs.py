@@ -92,9 +92,9 @@ def known_runs(state: StateDirectory) -> list[KnownRun]:
     return [*running, *sorted(found, key=lambda run: -(run.ended_at or 0.0))]
 
 
-def run_in(out: Path) -> KnownRun:
-    """Return the run in a directory, wherever it ran."""
-    board = _board(out)
+def run_in(out: Path, board: Board | None = None) -> KnownRun:
+    """Return the run in a directory, wherever it ran; ``board``: what its log says, if known."""
+    board = board or _board(out)
     mark = ProcessMark.of(board.about)
     outcome = RunOutcome.of(board)
     ended_at = _ended_at(outcome, out, mark)
