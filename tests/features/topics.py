@@ -136,8 +136,7 @@ TOPICS = (
         "`pliant ls` and `pliant status` show what runs and under which name.",
         (
             *("http/", "observe/", "machine/registry", "cli/job_commands", "cli/run_commands"),
-            "cli/which_job",
-            "client",
+            *("cli/which_job", "cli/dashboard_command", "client", "dashboard/"),
         ),
     ),
     Topic(

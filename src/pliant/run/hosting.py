@@ -190,6 +190,8 @@ async def hosted(
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import JobDriver
     from pliant.coordinator.register import StoredRegister
+    from pliant.dashboard.page import add_page
+    from pliant.http.login import Logins
     from pliant.http.server import open_socket, serving, url_of
 
     tls = None if config.tls is None or not config.host else ServedTls(config.tls, config.host)
@@ -218,6 +220,7 @@ async def hosted(
     )
     if own is not None:
         driver.nodes.expect(own)
+    logins = Logins({socket.gethostname(), config.host} - {""})
     app = create_app(
         driver,
         work=replace(config.work(), bare_life=secrets.token_hex(8) if is_bare else ""),
@@ -225,7 +228,9 @@ async def hosted(
         events_path=log.path,
         on_offer=on_offer,
         is_any_node=config.tls_any_node,
+        logins=logins,
     )
+    add_page(app, "job", logins)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(watched(config.out))
         stack.enter_context(contextlib.closing(log))

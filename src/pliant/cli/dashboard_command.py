@@ -1,0 +1,86 @@
+"""``pliant dashboard``: the page, for the user who typed it.
+
+Owns argv, and the link that lets one browser in.  Knows nothing of what the page shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, cast
+
+from pliant.cli.arguments import state_directory
+from pliant.cli.help import argument, job_names, option
+from pliant.cli.terminal import say
+from pliant.cli.which_job import JobPlace, from_any_host
+from pliant.core.errors import EXIT_OK, ConfigError
+from pliant.http.client import Caller
+from pliant.http.login import CODE_S, Logins
+from pliant.machine import run_files
+from pliant.machine.event_loop import END_SIGNALS, on_signals
+from pliant.machine.interfaces import loopback
+from pliant.machine.registry import Handle
+from pliant.observe.runs import find_run
+
+GOOD = f"good once, for {CODE_S / 60:g} min"
+
+
+@from_any_host
+def dashboard(
+    runs: Annotated[
+        list[str] | None,
+        argument("RUN", "A directory or a name; without one, all.", autocompletion=job_names),
+    ] = None,
+    port: Annotated[
+        int | None, option("--port N", "Of this host.  [default: any that is free]")
+    ] = None,
+    job: Annotated[
+        str | None, option("--job NAME", "The same as RUN.", autocompletion=job_names)
+    ] = None,
+) -> int:
+    """Watch your runs in a browser: size over time, why, what each event cost.
+
+    With --join the page is the coordinator's own, and this prints the link to it.
+    """
+    place = cast(JobPlace, job)
+    if isinstance(place, Handle):
+        return _link_to(place)
+    only = [_run_of(name) for name in [*(runs or ()), *([place] if place else ())]]
+    return asyncio.run(_serve(only, port or 0))
+
+
+def _run_of(name: str) -> Path:
+    path = Path(name)
+    if run_files.holds_run(path):
+        return path.absolute()
+    return find_run(name, None, state_directory())
+
+
+def _link_to(job: Handle) -> int:
+    """Ask a coordinator elsewhere for a link to its own page."""
+    if job.headers():
+        raise ConfigError(
+            f"the page of {job.name} is reached by no address of this host; forward its port "
+            "(kubectl port-forward), and give --join 127.0.0.1:PORT"
+        )
+    code = Caller(job).ask("POST", "/v1/login")["code"]
+    return say(f"{job.url}/#code={code}  ({GOOD})")
+
+
+async def _serve(only: list[Path], port: int) -> int:
+    from pliant.dashboard.app import Runs, create_app, key_of
+    from pliant.http.server import answering, open_socket, url_of
+
+    logins, ended = Logins({socket.gethostname()}), asyncio.Event()
+    sock = open_socket(loopback(), port)
+    run = f"&run={key_of(only[0])}" if len(only) == 1 else ""
+    with on_signals(dict.fromkeys((signal.SIGINT, *END_SIGNALS), ended.set)):
+        async with answering(create_app(Runs(state_directory(), only), logins), sock):
+            say(f"{url_of(sock)}/#code={logins.new_code()}{run}")
+            say(f"({GOOD}; Ctrl-C ends it, and no run)")
+            sys.stdout.flush()
+            await ended.wait()
+    return EXIT_OK

@@ -1,0 +1,34 @@
+// All runs and pools of a user: how each stands, and the way to its page.
+
+import {ask, mode} from "./api.js";
+import {card, clock, duration, el, table, text} from "./dom.js";
+
+const AGAIN_MS = 3000;
+
+export class RunsPage {
+  constructor({linked}) {
+    this.linked = linked;
+    this.runs = table([["Job", ""], ["State", ""], ["Steps", "n"], ["Replicas", "n"], ["Began", "t"], ["For", "n"], ["How it ended", ""]], "no run is known here; start one with pliant run", "Runs");
+    this.shown = [card("Runs", this.runs.shown)];
+    this.runs.shown.classList.remove("scroll");
+    this.runs.shown.classList.add("wide");
+    text(document.getElementById("title"), "All runs");
+    document.getElementById("state").textContent = "";
+    document.title = "pliant";
+  }
+
+  async start() { await this.update(); this.timer = setInterval(() => this.update(), AGAIN_MS); }
+
+  close() { clearInterval(this.timer); }
+
+  async update() {
+    try {
+      const {runs, now} = await ask("v1/runs");
+      this.runs.fill(runs.map((run) => [run.key ? el("a", {href: `#run=${run.key}`}, run.job) : run.job, el("span", {class: `state ${run.state}`}, run.state),
+        `${run.step}${run.total_steps == null ? "" : ` of ${run.total_steps}`}`, run.num_replicas, clock(run.began_at, true), duration((run.ended_at ?? now) - run.began_at), run.reason ?? ""]));
+      this.linked(true);
+    } catch (error) {
+      this.linked(false, error.message, error.status);
+    }
+  }
+}

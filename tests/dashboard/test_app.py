@@ -1,0 +1,132 @@
+"""A user's own page: all runs, what is passed on to a running job, and what is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.observe.test_run_index import gone
+from tests.observe.test_runs import begun
+from tests.observe.test_view import RECORDED
+
+from pliant.core.errors import ConfigError
+from pliant.dashboard import app as app_of_all
+from pliant.dashboard.app import Runs, create_app, key_of
+from pliant.http.login import Logins
+from pliant.machine.registry import RuntimeFiles, StateDirectory
+
+OWN = {"Origin": "http://127.0.0.1:7000"}
+
+
+class World:
+    """The page of a user who has one run, which ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = StateDirectory(directory / "state")
+        self.out = begun(self.state, "gpt", gone()).out
+        (self.out / "events.jsonl").write_bytes(RECORDED.read_bytes())
+        self.key = key_of(self.out)
+        logins = Logins()
+        self.client = TestClient(
+            create_app(Runs(self.state), logins), base_url="http://127.0.0.1:7000"
+        )
+        self.client.post("/login", headers={"X-Pliant-Code": logins.new_code(), **OWN})
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(f"/v1/runs/{self.key}/v1/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, path: str, body: object = None) -> tuple[int, Any]:
+        answer = self.client.post(f"/v1/runs/{self.key}/v1/{path}", json=body, headers=OWN)
+        return answer.status_code, answer.json().get("detail") or answer.json().get("reason")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    with world.client:
+        yield world
+
+
+def test_all_runs_are_listed_with_how_they_ended(world: World) -> None:
+    (run,) = world.client.get("/v1/runs").json()["runs"]
+
+    assert (run["key"], run["job"], run["state"]) == (world.key, "gpt", "suspended")
+    assert (run["step"], run["total_steps"]) == (91, 3000)
+
+
+def test_a_run_that_ended_is_shown_from_its_files(world: World) -> None:
+    (world.out / "logs").mkdir()
+    (world.out / "logs" / "r1.log").write_bytes(b"hello\n")
+
+    view = world.get("view")
+
+    assert (view["headline"]["state"], view["headline"]["is_resumable"]) == ("suspended", True)
+    assert world.get("logs") == {"workers": ["r1"]}
+    event = view["events"][0]
+    (record,) = world.get(f"events?after={event['position']}&most=1")["records"]
+    assert record["kind"] == event["kind"]
+
+
+def test_without_a_login_nothing_is_answered(world: World) -> None:
+    world.client.cookies.clear()
+
+    for path in ("/v1/runs", f"/v1/runs/{world.key}/v1/view", "/v1/runs/x/v1/view"):
+        assert world.client.get(path).status_code == 401
+
+
+def test_a_run_that_is_not_there_is_not_found(world: World) -> None:
+    assert world.client.get("/v1/runs/0000/v1/view").status_code == 404
+
+
+def test_what_a_person_asks_is_asked_of_the_running_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Caller:
+        def __init__(self, job: Any) -> None:
+            self.name = job.name
+
+        def close(self) -> None:
+            pass
+
+        def ask(self, *words: object) -> dict[str, object]:
+            asked.append((self.name, *words))
+            if words[1] == "/v1/scale":
+                raise ConfigError("only up to 4")
+            return {"reason": "so it is"}
+
+    monkeypatch.setattr(app_of_all, "Caller", Caller)
+    files = RuntimeFiles.of("job", "gpt", world.state.jobs)
+    files.write(url="http://127.0.0.1:1", token="secret", out=world.out)
+
+    assert world.post("replicas/r1/kill") == (202, "so it is")
+    assert world.post("scale", {"target": 9}) == (409, "only up to 4")
+    assert asked == [
+        ("gpt", "POST", "/v1/replicas/r1/kill", None),
+        ("gpt", "POST", "/v1/scale", {"target": 9}),
+    ]
+
+
+def test_other_paths_are_passed_on_to_nobody(world: World) -> None:
+    for path in ("nodes/a/leave", "agents", "replicas/r1/kill/x", "login", "scale/../offer"):
+        assert world.post(path)[0] in (404, 405)
+    assert world.post("scale", {"target": 2})[0] == 409
+    assert world.client.post(f"/v1/runs/{world.key}/v1/stop").status_code == 403
+
+
+def test_a_run_that_cannot_go_on_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(world.state.path))
+    (world.out / "events.jsonl").write_text("")
+
+    code, said = world.post("resume")
+
+    assert code == 409
+    assert said
+    assert os.environ["XDG_STATE_HOME"] == str(world.state.path)
