@@ -98,9 +98,8 @@ async def operate(url: str) -> dict[str, float]:
         took_s = time.monotonic() - began_s
         asked = len(calls)
         await asyncio.sleep(REST_S)
-    own = operator.metrics.own.metric("own", "").samples
-    total = own[-2].value
-    bound = next(one.labels["le"] for one in own if one.value >= 0.99 * total)
+    own = operator.metrics.own.buckets()
+    bound = next(most for most, count in own if count >= 0.99 * own[-1][1])
     return {
         "restart_s": took_s,
         "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

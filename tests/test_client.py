@@ -42,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_job_is_submitted_scaled_suspended_and_resumed(home: Path) -> None:
-    with pytest.raises(ConfigError, match="the script nothing.py does not exist"):
+    with pytest.raises(ConfigError, match=r"the script nothing\.py does not exist"):
         Job.submit("nothing.py")
 
     job = Job.submit("train.py", name="gpt", start=1, max=2)

@@ -12,7 +12,7 @@ from typing import Any
 from tests.cli import captures
 from tests.features import catalogue, several_workers, topics
 from tests.features.feature import Feature
-from tools import deploy_files, reference_pages
+from tools import deploy_files, monitoring, reference_pages
 from tools.reference_pages import table_of
 
 from pliant.core.job.transitions import JOB_PHASES, REPLICAS
@@ -163,7 +163,7 @@ def main() -> None:
     """Write the pages."""
     for name, page in PAGES.items():
         (ROOT / name).write_text(page())
-    for name, text in deploy_files.files().items():
+    for name, text in (deploy_files.files() | monitoring.files()).items():
         (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(text)
 

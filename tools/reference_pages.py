@@ -9,19 +9,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 import typer
-from prometheus_client.core import Metric
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from pliant.cli.main import app
-from pliant.coordinator.metrics import BoardCollector
 from pliant.core.commands import Command, type_name
 from pliant.core.events import AgentEvent, PeopleEvent, WorkerEvent
 from pliant.integrations.lightning_options import TRAINER
 from pliant.integrations.transformers_options import TRAINING_ARGUMENTS, TRL_OPTIONS
-from pliant.kube.metrics import OperatorMetrics
-from pliant.observe.status import Board
-from pliant.pool.pool_metrics import PoolCollector
+from pliant.observe.metric_table import ALERTS, TABLES, Row
 from pliant.spec.job import ElasticJob
 from pliant.spec.pool import PoolFile
 
@@ -84,51 +80,31 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((each for each in inner if each is not None), None)
 
 
-_EMPTY_POOL: dict[str, Any] = {
-    "devices": [],
-    "usable": 0,
-    "failure": None,
-    "claims": [],
-    "teams": [],
-}
-
-
-class _Known(Board):
-    """A job of which everything is known."""
-
-    def __init__(self) -> None:
-        saved = {"committed": 0, "at": 0.0, "seconds": 0.0}
-        super().__init__(num_slots=1, target_replicas=1, loss=0.0, checkpoint=saved)
-
-    def median_step_s(self) -> float:
-        return 0.0
-
-    def samples_per_s(self) -> float:
-        return 0.0
+METRICS = """\
+`GET /metrics`, for Prometheus. What is not known yet is left out. Every metric of a job has the
+label `run`, its name. Old names are served until the next release.
+[Watch with Prometheus](../howto/watch-with-prometheus.md) shows how to scrape it; the panel is that
+of the dashboards in `deploy/grafana/`.
+"""
 
 
 def metrics_page() -> str:
-    """Return what ``/metrics`` of a job, of a pool and of an operator has."""
-    text = (
-        f"# Metrics\n\n{MADE}\n`GET /metrics`, for Prometheus. What is not known yet is left out.\n"
-    )
-    collectors = (
-        ("Of a job", BoardCollector(_Known, {})),
-        ("Of a pool", PoolCollector(lambda: _EMPTY_POOL, {})),
-        (
-            "Of the operator of a cluster",
-            OperatorMetrics(phases=dict, depth=lambda: 0, leads=lambda: False),
-        ),
-    )
-    for title, collector in collectors:
-        text += f"\n## {title}\n\n"
-        text += table_of(("name", "type", "meaning"), map(_metric, collector.collect()))
-    return text
+    """Return what ``/metrics`` of a job, of a pool and of an operator has, and the alerts."""
+    text = f"# Metrics\n\n{MADE}\n{METRICS}"
+    titles = {"job": "a job", "pool": "a pool", "operator": "the operator of a cluster"}
+    for name, rows in TABLES.items():
+        text += f"\n## Of {titles[name]}\n\n"
+        head = ("name", "type", "labels", "meaning", "panel", "old name")
+        text += table_of(head, map(_metric, rows))
+    text += "\n## Alerts\n\n"
+    rows_of = ((f"`{one.name}`", f"`{one.expr}`", one.after, one.severity) for one in ALERTS)
+    return text + table_of(("alert", "expression", "for", "severity"), rows_of)
 
 
-def _metric(metric: Metric) -> tuple[str, str, str]:
-    total = "_total" if metric.type == "counter" else ""
-    return f"`{metric.name}{total}`", metric.type, metric.documentation
+def _metric(row: Row) -> tuple[str, ...]:
+    labels = ", ".join(f"`{label}`" for label in row.labels)
+    old = f"`{row.old}`" if row.old else ""
+    return f"`{row.name}`", row.kind, labels, row.help, row.panel, old
 
 
 def events_page() -> str:

@@ -194,7 +194,7 @@ async def test_garbage_is_refused_and_counted_and_changes_nothing(world: World) 
             while not world.driver.board.replicas["r1"].pids:
                 await asyncio.sleep(0.01)
         page = (await people.get("/metrics")).text
-        assert f'pliant_refused_events_total{{sender="agent"}} {len(GARBAGE)}.0' in page
+        assert f'pliant_refused_events_total{{run="j",sender="agent"}} {len(GARBAGE)}.0' in page
 
 
 @scene()
@@ -383,7 +383,7 @@ async def test_machines_do_not_need_the_token(world: World) -> None:
     async with world.people(None) as people:
         assert (await people.get("/healthz")).status_code == 200
         page = await people.get("/metrics")
-        assert "pliant_committed_steps_total 0.0" in page.text
+        assert 'pliant_committed_steps_total{run="j"} 0.0' in page.text
         paths = (await people.get("/openapi.json")).json()["paths"]
     assert "/v1/replicas/{replica}/drain" in paths
 

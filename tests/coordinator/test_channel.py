@@ -233,7 +233,8 @@ def test_whatever_an_agent_says_can_be_logged_and_shown(
 
     log.close()
     json.dumps(driver.board.as_json())
-    generate_latest(registry_of(BoardCollector(lambda: driver.board, driver.refused)))
+    numbers = BoardCollector(lambda: driver.board, driver.refused, driver.losses)
+    generate_latest(registry_of(numbers))
     assert read_history(log.path).board == driver.board
 
 

@@ -131,10 +131,11 @@ def test_a_status_has_steps_that_are_not_finite_and_stays_strict_json() -> None:
 
 
 def test_the_metrics_count_steps_that_are_not_finite() -> None:
-    registry = registry_of(BoardCollector(lambda: board_of(COMMITS), {}))
+    registry = registry_of(BoardCollector(lambda: board_of(COMMITS), {}, lambda: (0, 5)))
+    run = {"run": board_of(COMMITS).job}
 
-    assert registry.get_sample_value("pliant_nonfinite_steps_total") == 2.0
-    assert registry.get_sample_value("pliant_skipped_steps_total") == 1.0
+    assert registry.get_sample_value("pliant_nonfinite_steps_total", run) == 2.0
+    assert registry.get_sample_value("pliant_skipped_steps_total", run) == 1.0
 
 
 def placed_by(placement: str) -> list[dict[str, Any]]:

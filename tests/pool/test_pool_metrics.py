@@ -31,7 +31,7 @@ def page(now: dict[str, Any] | Callable[[], dict[str, Any]], *records: Record) -
     """Return what is served of a status, by name and labels."""
     counts = Counter(str(record["kind"]) for record in records)
     read = now if callable(now) else lambda: now
-    return lines(generate_latest(registry_of(PoolCollector(read, counts))))
+    return lines(generate_latest(registry_of(PoolCollector(read, counts, lambda: 1000.0))))
 
 
 def lines(served: bytes) -> dict[str, float]:
@@ -78,7 +78,8 @@ def test_devices_are_counted_kind_by_kind() -> None:
 
 
 def test_every_state_of_a_claim_has_its_number_and_no_claim_its_name() -> None:
-    claims = [{"name": "ada/gpt", "state": state} for state in ("running", "running", "waiting")]
+    states = ("running", "running", "waiting")
+    claims = [{"name": "ada/gpt", "state": state, "since": 940.0} for state in states]
     found = page(board(claims=claims))
 
     assert {state: found[f'claims{{state="{state}"}}'] for state in STATES} == {
@@ -131,7 +132,7 @@ def test_what_happens_is_counted_by_its_kind() -> None:
 
 def test_the_numbers_are_those_of_the_moment() -> None:
     boards = iter([board(usable=1), board(usable=2)])
-    registry = registry_of(PoolCollector(lambda: next(boards), {}))
+    registry = registry_of(PoolCollector(lambda: next(boards), {}, lambda: 1000.0))
 
     assert lines(generate_latest(registry))["usable_devices"] == 1
     assert lines(generate_latest(registry))["usable_devices"] == 2

@@ -7,6 +7,7 @@ whose an option behind the script is.  Knows nothing of what they mean.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -241,6 +242,21 @@ def labels_of(flag: str, text: str) -> Labels:
                 "digits, '.', '_', '/' and '-', at most 63, such as rack=a"
             )
     return tuple(sorted(found.items()))
+
+
+def price_of(where: str, text: str) -> float:
+    """Return a price.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price < math.inf:
+        raise ConfigError(f"{where} {text} must be a number from 0 on")
+    return price
 
 
 def placement_of(flag: str, text: str) -> PlacementRule:

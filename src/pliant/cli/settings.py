@@ -24,6 +24,7 @@ from pliant.cli.arguments import (
     changes_of,
     labels_of,
     placement_of,
+    price_of,
     seconds,
     shown_replica,
     some_seconds,
@@ -222,6 +223,13 @@ SETTINGS = (
         read=placement_of,
         help="Where replicas go: free (where most devices are), spread (over hosts), pack (on few);"
         " spread:rack goes by that label of hosts.  [default: free]",
+    ),
+    Setting(
+        name="price",
+        metavar="NUMBER",
+        file_field="spec.pricePerDeviceHour",
+        read=price_of,
+        help="Of a device for an hour, in any currency: metrics tell what the job has cost.",
     ),
     Setting(
         name="port",

@@ -163,6 +163,7 @@ def planned(
             tls=tls,
             tls_any_node=settings["tls_any_node"].value,
             session_s=session_s,
+            price=settings["price"].value,
             **options,
         ),
         init=init,

@@ -151,7 +151,7 @@ def create_app(
     _add_requests(people, driver)
     _add_offers(people, on_offer)
     app.include_router(people)
-    add_metrics(app, BoardCollector(lambda: driver.board, driver.refused))
+    add_metrics(app, BoardCollector(lambda: driver.board, driver.refused, driver.losses))
 
     @app.websocket("/v1/agents")
     async def agents(socket: WebSocket) -> None:

@@ -50,6 +50,7 @@ from pliant.core.events import (
     SuspendRequested,
 )
 from pliant.core.host_groups import GroupRule
+from pliant.core.job.crash_loop import recent_losses
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.failure.worker_activity import held_up_by
 from pliant.core.text import worker_name
@@ -94,6 +95,7 @@ class JobDriver:
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
 
+        self._settings = settings
         self.nodes = JobNodes(settings.node_s, settings.silent_s, are_joint=hosts_per_replica > 1)
         self.log = log
         self.core = CoreHolder(settings, self.refuse)
@@ -157,6 +159,13 @@ class JobDriver:
     def waits_for(self) -> list[str]:
         """Members that the others wait for in this step; nobody before the job has begun."""
         return sorted(held_up_by(self.core.state.membership)) if self._has_begun else []
+
+    def losses(self) -> tuple[int, int]:
+        """Return how many losses count against the restart budget now, and the budget."""
+        budget = self._settings.restart_budget
+        if not self._has_begun:
+            return 0, budget
+        return len(recent_losses(self.core.state, self._settings, self._clock.now_s())), budget
 
     # --- from agents and people --------------------------------------------------
 

@@ -1,92 +1,126 @@
 """Numbers for Prometheus, computed from the board when they are asked for.
 
-Owns the names; their words are those of the glossary.  Knows nothing of how the numbers come
-about, and keeps none itself, so the page cannot disagree with ``pliant status``.
+Owns which number of the board is which metric of the table (``observe.metric_table``).  Keeps none
+itself, so the page cannot disagree with ``pliant status``.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from pliant.http.exposition import Value, families
+from pliant.observe.durations import durations_of
 from pliant.observe.living_replicas import ReplicaActivity
+from pliant.observe.log import number
+from pliant.observe.metric_table import JOB
 from pliant.observe.status import Board
+from pliant.observe.timeline import ResizeKind
 
-
-def _plain(
-    board: Board,
-) -> tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, float | None], ...]:
-    """Return what is one number without labels; None: not known yet."""
-    gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    newest = board.checkpoint or {}
-    committed, saved_at, save_s = (newest.get(key) for key in ("committed", "at", "seconds"))
-    is_failing = board.checkpoint_failure is not None
-    bad = board.nonfinite or {"steps": 0, "skipped": 0}
-    return (
-        (gauge, "generation", "Newest generation that was entered.", board.timeline.generation),
-        (gauge, "target_replicas", "Replicas wanted.", board.target_replicas),
-        (gauge, "num_slots", "Slots of a step (K).", board.num_slots),
-        (gauge, "loss", "Loss of the last committed step.", board.loss),
-        (gauge, "step_s", "Median seconds between the last commits.", board.median_step_s()),
-        (gauge, "samples_per_s", "Committed samples per second.", board.samples_per_s()),
-        (counter, "committed_steps", "Committed steps.", board.committed),
-        (counter, "nonfinite_steps", "Committed ones with a nan or inf.", bad["steps"]),
-        (counter, "skipped_steps", "Of these, those that changed nothing.", bad["skipped"]),
-        (counter, "stale_events", "Events of another generation, dropped.", board.stale),
-        (gauge, "checkpoint_committed_steps", "Committed steps in the newest.", committed),
-        (gauge, "checkpoint_unixtime_s", "When it became durable.", saved_at),
-        (gauge, "checkpoint_save_s", "Seconds from its snapshot.", save_s),
-        (counter, "checkpoint_failures", "Saves that failed.", board.checkpoint_failures),
-        (gauge, "checkpoint_failing", "1 since a save failed, until one does not.", is_failing),
-        (counter, "restores", "Times it went on from a checkpoint.", board.restores),
-    )
-
-
-def _number(value: float) -> float:
-    """Return a number as Prometheus takes it; one beyond all floats is infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
+HOUR_S = 3600.0
 
 
 class BoardCollector:
     """Turns one job's board into metrics."""
 
-    def __init__(self, board: Callable[[], Board], refused: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        board: Callable[[], Board],
+        refused: Mapping[str, int],
+        losses: Callable[[], tuple[int, int]],
+    ) -> None:
+        """``losses``: those that count against the restart budget now, and the budget."""
         self._board_now = board
         self._refused = refused
+        self._losses = losses
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its value now."""
-        for family, name, help_text, value in _plain(self._board_now()):
-            if value is not None:
-                yield family(f"pliant_{name}", help_text, value=_number(value))
-        yield from self._by_state()
-        yield from self._resizes()
-        refused = CounterMetricFamily(
-            "pliant_refused_events", "Input that could not be read, dropped.", labels=["sender"]
-        )
-        for sender, count in sorted(self._refused.items()):
-            refused.add_metric([sender], count)
-        yield refused
+        board = self._board_now()
+        values = {**_sizes(board), **_progress(board), **_costs(board), **_doubts(board)}
+        lost, budget = self._losses()
+        values |= {"pliant_recent_losses": lost, "pliant_restart_budget": budget}
+        values["pliant_refused_events_total"] = {(who,): n for who, n in self._refused.items()}
+        yield from families(JOB, values, {"run": board.job})
 
-    def _by_state(self) -> Iterator[Metric]:
-        states = Counter(replica.state for replica in self._board_now().replicas.values())
-        family = GaugeMetricFamily("pliant_replicas", "Living replicas by state.", labels=["state"])
-        for state in ReplicaActivity:
-            family.add_metric([state.value], states[state])
-        yield family
 
-    def _resizes(self) -> Iterator[Metric]:
-        resizes = self._board_now().resizes()
-        kinds = Counter(resize.kind.value for resize in resizes)
-        family = CounterMetricFamily("pliant_resizes", "Resizes by kind.", labels=["kind"])
-        for kind, count in sorted(kinds.items()):
-            family.add_metric([kind], count)
-        yield family
-        pause_s = sum(resize.pause_s or 0.0 for resize in resizes)
-        yield CounterMetricFamily("pliant_pause_s", "Seconds of pause, summed.", value=pause_s)
+def _sizes(board: Board) -> dict[str, Value]:
+    states = Counter(replica.state for replica in board.replicas.values())
+    totals, timeline = board.totals, board.timeline
+    kinds = Counter(resize.kind.value for resize in board.resizes())
+    return {
+        "pliant_generation": timeline.generation,
+        "pliant_min_replicas": board.min_replicas,
+        "pliant_max_replicas": board.max_replicas,
+        "pliant_target_replicas": board.target_replicas,
+        "pliant_actual_replicas": len(timeline.members.get(timeline.generation, ())),
+        "pliant_replicas": {(state.value,): states[state] for state in ReplicaActivity},
+        "pliant_devices": {("training",): totals.training, ("idle",): totals.idle},
+        "pliant_device_seconds_total": {
+            ("training",): totals.training_s,
+            ("idle",): totals.idle_s,
+        },
+        "pliant_resizes_total": {(kind,): count for kind, count in kinds.items()},
+        "pliant_scale_events_total": {(cause,): n for cause, n in totals.causes.items()},
+        "pliant_human_interventions_total": {
+            **{(kind,): count for kind, count in totals.requests.items()},
+            ("resume",): max(totals.num_starts - 1, 0),
+        },
+    }
+
+
+def _progress(board: Board) -> dict[str, Value]:
+    totals, bad = board.totals, board.nonfinite or {"steps": 0, "skipped": 0}
+    return {
+        "pliant_num_slots": board.num_slots,
+        "pliant_planned_steps": board.total_steps,
+        "pliant_committed_steps_total": board.committed,
+        "pliant_samples_total": totals.account.steps.samples(),
+        "pliant_samples_per_second": board.samples_per_s(),
+        "pliant_step_seconds": totals.steps,
+        "pliant_median_step_seconds": board.median_step_s(),
+        "pliant_last_step_timestamp_seconds": totals.committed_at,
+        "pliant_loss": board.loss,
+        "pliant_nonfinite_steps_total": bad["steps"],
+        "pliant_skipped_steps_total": bad["skipped"],
+        "pliant_lost_steps_total": board.timeline.steps_lost,
+        "pliant_stale_events_total": board.stale,
+    }
+
+
+def _costs(board: Board) -> dict[str, Value]:
+    totals, spent = board.totals, board.totals.account.goodput(board.timeline)
+    pauses_s = [one.pause_s for one in board.resizes() if one.pause_s is not None]
+    restored = [one for one in board.resizes() if one.kind is ResizeKind.RESTORE]
+    price, hours = number(board.about.get("price")), (totals.training_s + totals.idle_s) / HOUR_S
+    return {
+        "pliant_pause_seconds": durations_of(pauses_s),
+        "pliant_wall_seconds_total": spent.wall_s,
+        "pliant_start_seconds": spent.start_s,
+        "pliant_downtime_seconds_total": spent.downtime_s,
+        "pliant_productive_ratio": spent.productive,
+        "pliant_goodput_samples_per_second": spent.goodput,
+        "pliant_queue_seconds_total": totals.queued_s,
+        "pliant_cost_total": None if price is None else price * hours,
+        "pliant_restore_seconds": durations_of(
+            one.ready_s for one in restored if one.ready_s is not None
+        ),
+        "pliant_restores_total": board.restores,
+    }
+
+
+def _doubts(board: Board) -> dict[str, Value]:
+    newest = board.checkpoint or {}
+    return {
+        "pliant_checkpoint_committed_steps": newest.get("committed"),
+        "pliant_checkpoint_timestamp_seconds": newest.get("at"),
+        "pliant_checkpoint_save_seconds": board.totals.saves,
+        "pliant_checkpoint_last_save_seconds": newest.get("seconds"),
+        "pliant_checkpoint_failures_total": board.checkpoint_failures,
+        "pliant_checkpoint_failing": board.checkpoint_failure is not None,
+        "pliant_slow_replicas": len(board.slow),
+        "pliant_unhealthy_devices": len(board.ailing),
+        "pliant_silent_nodes": len(board.silent),
+    }

@@ -6,6 +6,7 @@ that have ended (``observe.runs``).
 
     <state>/pliant/jobs/gpt.json       {"job": "gpt", "url": ..., "pid": ..., "out": ..., ...}
     <state>/pliant/jobs/gpt.token      for this user only
+    <state>/pliant/prometheus/job-gpt.json    [{"targets": ["127.0.0.1:43121"], ...}]: file_sd
     <state>/pliant/pools/default.json  {"pool": "default", ...}, and its token
     <state>/pliant/pools/default/      its files, which outlive it:
         events.jsonl  state.json  running.lock  devices/<d>.lock
@@ -32,6 +33,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from pliant.core.errors import ConfigError
 from pliant.core.tenancy import DEFAULT_POOL
@@ -54,6 +56,9 @@ WRITE_S = 2.0
 """How long a record waits for who removes others, in seconds; it is written all the same then."""
 
 START = "pliant pool start --devices N"
+
+PROMETHEUS = "prometheus"
+"""Directory of what Prometheus reads to find what is served here, beside those of the records."""
 
 DEVICES = "devices"
 """Directory of the locks of a pool's devices, inside its own."""
@@ -191,6 +196,12 @@ class RuntimeFiles:
         """Return those of a job or a pool whose record lies there."""
         return cls(kind, directory / f"{name}.json", directory / f"{name}.token")
 
+    @property
+    def targets(self) -> Path:
+        """Return what Prometheus reads, which finds all of a user by ``prometheus/*.json``."""
+        place = self.record.parent.parent / PROMETHEUS
+        return place / f"{self.kind}-{self.record.stem}.json"
+
     def write(
         self,
         *,
@@ -221,12 +232,20 @@ class RuntimeFiles:
                 if is_alone:
                     self._refuse_second()
                 replace_file(self.token, token.encode(), mode=PRIVATE)
+                self._write_targets(url)
                 replace_file(self.record, json.dumps(values).encode(), mode=PRIVATE)
                 if not self.token.exists():  # it was swept where there are no locks
                     replace_file(self.token, token.encode(), mode=PRIVATE)
         except OSError as error:
             sentence = f"{self.record.parent} cannot be written: {error.strerror}"
             raise ConfigError(sentence) from error
+
+    def _write_targets(self, url: str) -> None:
+        parts = urlsplit(url)
+        labels = {"job": "pliant", "__scheme__": parts.scheme}
+        self.targets.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        targets = [{"targets": [parts.netloc], "labels": labels}]
+        replace_file(self.targets, json.dumps(targets).encode(), mode=PRIVATE)
 
     def _refuse_second(self) -> None:
         found = _read(self.kind, self.record)
@@ -238,6 +257,7 @@ class RuntimeFiles:
         with suppress(OSError, ValueError, KeyError):
             if json.loads(self.record.read_text())["pid"] == os.getpid():
                 self.token.unlink(missing_ok=True)
+                self.targets.unlink(missing_ok=True)
                 self.record.unlink()  # last: whoever finds it alone knows what to remove
 
 
@@ -283,7 +303,7 @@ def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:
         one = _read(kind, path)
         if one is None or not one.is_gone:  # another has been written since
             continue
-        for left in (one.token_file, path):
+        for left in (one.token_file, RuntimeFiles.of(kind, path.stem, directory).targets, path):
             with suppress(OSError):
                 left.unlink()
     for token in directory.glob("*.token"):

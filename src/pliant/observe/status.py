@@ -21,6 +21,7 @@ from pliant.observe import explain, status_facts
 from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
 from pliant.observe.log import Record, listed, number, whole
 from pliant.observe.timeline import Resize, Timeline
+from pliant.observe.totals import Totals
 
 RECENT_EVENTS = 20
 RECENT_COMMITS = 50
@@ -66,6 +67,7 @@ class Board:
     job: str = ""
     living: LivingReplicas = field(default_factory=LivingReplicas)
     timeline: Timeline = field(default_factory=Timeline)
+    totals: Totals = field(default_factory=Totals)
     committed: int = 0
     total_steps: int | None = None
     num_slots: int | None = None
@@ -107,6 +109,7 @@ class Board:
         """Take in one record; kinds it does not know change nothing."""
         self.job = str(record.get("job") or self.job)
         self.timeline.add(record)
+        self.totals.add(record, self.timeline, self.living)
         self.told_by = _why_to_stop(record) or self.told_by
         match record.get("kind"):
             case kind if kind in JOB_KINDS:

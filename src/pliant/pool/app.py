@@ -20,6 +20,7 @@ What cannot be is answered with 409 and a sentence, what may be possible a momen
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -98,7 +99,7 @@ def create_app(
         return board_of(driver)
 
     app.include_router(router)
-    add_metrics(app, PoolCollector(lambda: board_of(driver), driver.counts))
+    add_metrics(app, PoolCollector(lambda: board_of(driver), driver.counts, time.time))
 
     @app.exception_handler(ForbiddenError)
     async def forbid(_: Request, error: ForbiddenError) -> JSONResponse:

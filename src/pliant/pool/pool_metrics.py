@@ -1,8 +1,8 @@
 """Numbers for Prometheus, computed from the board when they are asked for, or counted from the log.
 
-Owns the names; their words are those of the glossary.  Claims and users are not among the labels:
-there is no bound to them.  Teams are, as far as the pool's owner has made them, and no more than
-``MOST_TEAMS``; all others are one.  Counted is what the pool has done since it was started.
+Owns which of them is which metric of the table (``observe.metric_table``).  Claims and users are
+not among the labels: there is no bound to them.  Teams are, as far as the pool's owner has made
+them, and no more than ``MOST_TEAMS``; all others are one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
+
+from pliant.http.exposition import Value, families
+from pliant.observe.metric_table import POOL
 
 COUNTED = {
     "grant": "grants",
@@ -35,36 +38,42 @@ STATES = (
 class PoolCollector:
     """Turns one pool's board into metrics."""
 
-    def __init__(self, board: Callable[[], dict[str, Any]], counts: Mapping[str, int]) -> None:
-        """``counts``: of the records of its log, by kind."""
+    def __init__(
+        self,
+        board: Callable[[], dict[str, Any]],
+        counts: Mapping[str, int],
+        now: Callable[[], float],
+    ) -> None:
+        """``counts``: of the records of its log, by kind; ``now``: in seconds of the epoch."""
         self._board_now = board
         self._counts = counts
+        self._now = now
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its value now."""
         board = self._board_now()
-        yield from _devices(board)
-        yield from _claims(board)
-        yield from _teams(board)
+        states = Counter(claim["state"] for claim in board["claims"])
+        since = [one["since"] for one in board["claims"] if one["state"] == "waiting"]
+        values: dict[str, Value] = {
+            "pliant_pool_devices": _devices(board),
+            "pliant_pool_usable_devices": board["usable"],
+            "pliant_pool_failing": bool(board["failure"]),
+            "pliant_pool_claims": {(state,): states[state] for state in STATES},
+            "pliant_pool_longest_wait_seconds": max((self._now() - at for at in since), default=0),
+            **_teams(board),
+        }
         for kind, name in COUNTED.items():
-            help_text = f"Records of kind {kind} since the pool was started."
-            yield CounterMetricFamily(
-                f"pliant_pool_{name}", help_text, value=self._counts.get(kind, 0)
-            )
+            values[f"pliant_pool_{name}_total"] = self._counts.get(kind, 0)
+        yield from families(POOL, values, {})
 
 
-def _devices(board: dict[str, Any]) -> Iterator[Metric]:
+def _devices(board: dict[str, Any]) -> dict[tuple[str, ...], float]:
     kinds = Counter((device.get("kind") or "", _state(device)) for device in board["devices"])
-    family = GaugeMetricFamily("pliant_pool_devices", "Devices.", labels=["kind", "state"])
-    for kind in sorted({one for one, _ in kinds} or {""}):
-        for state in ("in_use", "idle", "cordoned", "drained", "blocked"):
-            family.add_metric([kind, state], kinds[kind, state])
-    yield family
-    usable = board["usable"]
-    yield GaugeMetricFamily("pliant_pool_usable_devices", "May be in use now.", value=usable)
-    yield GaugeMetricFamily(
-        "pliant_pool_failing", "1 while its state cannot be written.", value=bool(board["failure"])
-    )
+    return {
+        (kind, state): kinds[kind, state]
+        for kind in sorted({one for one, _ in kinds} or {""})
+        for state in ("in_use", "idle", "cordoned", "drained", "blocked")
+    }
 
 
 def _state(device: dict[str, Any]) -> str:
@@ -74,25 +83,12 @@ def _state(device: dict[str, Any]) -> str:
     return next((state for state in states if device[f"is_{state}"]), "idle")
 
 
-def _claims(board: dict[str, Any]) -> Iterator[Metric]:
-    states = Counter(claim["state"] for claim in board["claims"])
-    family = GaugeMetricFamily("pliant_pool_claims", "Claims by state.", labels=["state"])
-    for state in STATES:
-        family.add_metric([state], states[state])
-    yield family
-
-
-def _teams(board: dict[str, Any]) -> Iterator[Metric]:
-    shares = GaugeMetricFamily(
-        "pliant_pool_team_share", "Devices that its claims are to have.", labels=["team"]
-    )
-    quotas = GaugeMetricFamily("pliant_pool_team_quota", "Devices of its own.", labels=["team"])
+def _teams(board: dict[str, Any]) -> dict[str, Value]:
     teams = sorted(board["teams"], key=lambda one: -one["share"])
-    for team in teams[:MOST_TEAMS]:
-        shares.add_metric([team["team"]], team["share"])
-        if team["quota"] is not None:
-            quotas.add_metric([team["team"]], team["quota"])
-    if others := teams[MOST_TEAMS:]:
-        shares.add_metric(["(others)"], sum(team["share"] for team in others))
-    yield shares
-    yield quotas
+    named, others = teams[:MOST_TEAMS], teams[MOST_TEAMS:]
+    shares: dict[tuple[str, ...], float] = {(one["team"],): one["share"] for one in named}
+    if others:
+        shares["(others)",] = sum(team["share"] for team in others)
+    owned = [one for one in named if one["quota"] is not None]
+    quotas: dict[tuple[str, ...], float] = {(one["team"],): one["quota"] for one in owned}
+    return {"pliant_pool_team_share": shares, "pliant_pool_team_quota": quotas}

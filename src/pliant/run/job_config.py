@@ -130,6 +130,9 @@ class JobConfig(WorkOptions):
     session_s: float | None = None
     """Longest time from the start of the script until it makes a session, in seconds."""
 
+    price: float | None = None
+    """Of a device for an hour; None: what the job costs is not told."""
+
     def __post_init__(self) -> None:
         settings = replace(self.settings, is_restarting=self.mode is Mode.RESTART)
         object.__setattr__(self, "settings", settings)  # wherever the two came from
@@ -183,6 +186,7 @@ class JobConfig(WorkOptions):
             "session_s": self.session_s,
             "placement": str(self.settings.placement),
             "register": self.register,
+            "price": self.price,
         }
 
     @classmethod
@@ -212,6 +216,7 @@ class JobConfig(WorkOptions):
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
             session_s=document.get("session_s"),
             register=document.get("register"),
+            price=document.get("price"),
             **_OPTIONS.validate_python(told).options(),
         )
 

@@ -209,6 +209,9 @@ class JobSpec(Model):
     """How the size changes: in the processes that train, or by starting them again from their own
     checkpoint, for scripts of torchrun."""
 
+    price_per_device_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Of a device for an hour, in any currency: metrics tell what the job has cost."""
+
     suspend: bool = False
     """In a cluster: the job leaves at a checkpoint and waits until this is false again."""
 
