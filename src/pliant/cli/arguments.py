@@ -28,6 +28,7 @@ from pliant.core.values import Labels
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.registry import StateDirectory
+from pliant.spec.job import WEB_ADDRESS
 from pliant.spec.model import NAME
 from pliant.spec.pool import devices_of
 from pliant.wire.bounds import LABEL, MOST_LABELS
@@ -257,6 +258,17 @@ def price_of(where: str, text: str) -> float:
     if not 0 <= price < math.inf:
         raise ConfigError(f"{where} {text} must be a number from 0 on")
     return price
+
+
+def web_address(where: str, text: str) -> str:
+    """Return a URL.
+
+    Raises:
+        ConfigError: it is none of the web.
+    """
+    if not re.fullmatch(WEB_ADDRESS, text):
+        raise ConfigError(f"{where} {text} must be a URL that begins with http:// or https://")
+    return text
 
 
 def placement_of(flag: str, text: str) -> PlacementRule:

@@ -28,6 +28,7 @@ from pliant.cli.arguments import (
     seconds,
     shown_replica,
     some_seconds,
+    web_address,
 )
 from pliant.cli.help import with_parameters
 from pliant.core.errors import ConfigError
@@ -223,6 +224,14 @@ SETTINGS = (
         read=placement_of,
         help="Where replicas go: free (where most devices are), spread (over hosts), pack (on few);"
         " spread:rack goes by that label of hosts.  [default: free]",
+    ),
+    Setting(
+        name="notify",
+        metavar="URL",
+        file_field="spec.notify",
+        read=web_address,
+        help="POST one JSON object there when the job ends, fails, is suspended, falls below its"
+        " minimum or cannot save.",
     ),
     Setting(
         name="price",

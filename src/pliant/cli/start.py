@@ -164,6 +164,7 @@ def planned(
             tls_any_node=settings["tls_any_node"].value,
             session_s=session_s,
             price=settings["price"].value,
+            notify=settings["notify"].value,
             **options,
         ),
         init=init,

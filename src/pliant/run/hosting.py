@@ -189,6 +189,7 @@ async def hosted(
     """
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import JobDriver
+    from pliant.coordinator.notify import notifying
     from pliant.coordinator.register import StoredRegister
     from pliant.dashboard.page import add_page
     from pliant.http.login import Logins
@@ -233,6 +234,9 @@ async def hosted(
     add_page(app, "job", logins)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(watched(config.out))
+        if config.notify is not None:  # until the log is closed: it holds records back
+            news = stack.enter_context(notifying(config.notify, lambda: driver.board))
+            log.subscribe(news.record)
         stack.enter_context(contextlib.closing(log))
         stack.enter_context(contextlib.closing(sock))
         host = Host(

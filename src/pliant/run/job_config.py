@@ -133,6 +133,9 @@ class JobConfig(WorkOptions):
     price: float | None = None
     """Of a device for an hour; None: what the job costs is not told."""
 
+    notify: str | None = None
+    """A URL that is told how the job ends, and what it suffers."""
+
     def __post_init__(self) -> None:
         settings = replace(self.settings, is_restarting=self.mode is Mode.RESTART)
         object.__setattr__(self, "settings", settings)  # wherever the two came from
@@ -187,6 +190,7 @@ class JobConfig(WorkOptions):
             "placement": str(self.settings.placement),
             "register": self.register,
             "price": self.price,
+            "notify": self.notify,
         }
 
     @classmethod
@@ -217,6 +221,7 @@ class JobConfig(WorkOptions):
             session_s=document.get("session_s"),
             register=document.get("register"),
             price=document.get("price"),
+            notify=document.get("notify"),
             **_OPTIONS.validate_python(told).options(),
         )
 

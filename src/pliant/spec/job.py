@@ -29,6 +29,9 @@ _SETTINGS = JobSettings()
 _TIMEOUTS = _SETTINGS.timeouts
 
 
+WEB_ADDRESS = r"^https?://[^\s/]\S*$"
+
+
 class Limits(Model):
     """How long a job waits before it acts; a limit that concerns steps grows with long ones."""
 
@@ -208,6 +211,10 @@ class JobSpec(Model):
     mode: Literal["inPlace", "restart"] = "inPlace"
     """How the size changes: in the processes that train, or by starting them again from their own
     checkpoint, for scripts of torchrun."""
+
+    notify: Annotated[str, Field(pattern=WEB_ADDRESS)] | None = None
+    """A URL that gets one JSON object when the job ends, fails, is suspended, falls below its
+    minimum or cannot save."""
 
     price_per_device_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Of a device for an hour, in any currency: metrics tell what the job has cost."""
