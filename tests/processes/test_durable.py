@@ -6,6 +6,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -321,7 +322,7 @@ def test_a_place_that_fails_does_not_stop_the_training(tmp_path: Path) -> None:
             status = client.get("/v1/status").json()
             metrics = client.get("/metrics").text
         assert "Not a directory" in status["checkpoint_failure"]["reason"]
-        assert "pliant_checkpoint_failing 1.0" in metrics
+        assert re.search(r'^pliant_checkpoint_failing\{run="\w+"\} 1.0$', metrics, re.MULTILINE)
         exchange(tmp_path / "kept", tmp_path / "away")
         count = len(job.records("saved"))
         job.wait_for(lambda: len(job.records("saved")) > count, "a checkpoint again")

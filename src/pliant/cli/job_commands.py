@@ -45,6 +45,7 @@ from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, goes_on, run_in
 from pliant.observe.status_facts import hosts_of_replica, placed, placed_line
+from pliant.observe.trace import trace_of
 
 policy_app = typer.Typer(
     name="policy",
@@ -231,6 +232,33 @@ def _audit_elsewhere(job: Handle) -> tuple[Audit, Goodput]:
     spent = Goodput(**values.pop("goodput"))
     del values["samples_exactly_once"]
     return Audit(**values), spent
+
+
+@from_any_host
+def trace(
+    to: Annotated[
+        Path | None, option("--to FILE", "Where it is written.  [default: standard output]")
+    ] = None,
+    job: Job = None,
+    out: Out = None,
+) -> int:
+    """Write what each resize did when, for Perfetto or chrome://tracing."""
+    place = cast(JobPlace, job)
+    if isinstance(place, Handle):
+        records: Iterable[Record] = the_job(place).events(follow=False)
+    else:
+        records = every(run_files.event_log(_run_of(job, out)))
+    written = json.dumps(trace_of(records))
+    if to is None:
+        print(written)
+        return EXIT_OK
+    try:
+        to.write_text(written)
+    except OSError as error:
+        raise ConfigError(f"--to {to} cannot be written: {error.strerror}") from None
+    return say(
+        f"{to} is written; open it at https://ui.perfetto.dev, which reads it in the browser"
+    )
 
 
 @policy_app.command("show")

@@ -66,6 +66,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     dashboard_command.dashboard: {},
     job_commands.logs: {},
     job_commands.audit: {},
+    job_commands.trace: {},
     cluster_commands.submit: {},
     cluster_commands.get: {},
     cluster_commands.describe: {},
