@@ -2,14 +2,16 @@
 
 Written as its documentation recommends: it saves a checkpoint every few steps and loads the
 newest one whenever torchrun (re)starts it.  Run by ``benchmarks.resize`` and
-``benchmarks.startup``; must not know of pliant.
+``benchmarks.startup``; must not know of pliant but for one call, with ``--events``.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +32,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tails", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--events", action="store_true", help="save at an elastic event of pliant")
     return parser.parse_args()
 
 
@@ -43,6 +46,10 @@ def accumulate(model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]
         with quiet:
             loss = loss_of(model, x, y) / len(batches)
             loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _no_event() -> None:
+    """Say of no event."""
 
 
 def main() -> None:
@@ -59,6 +66,9 @@ def main() -> None:
     data = Tokens(samples=4096, length=chosen.length)
     mine = range(rank * chosen.slots // size, (rank + 1) * chosen.slots // size)
     log = TailLog(chosen.tails) if rank == 0 else None
+    elastic_event: Callable[[], Any] = _no_event
+    if chosen.events:
+        from pliant.restart.event import elastic_event
     for step in range(done, chosen.steps):
         first = step * chosen.slots
         batches = [batch(data, first + slot, chosen.micro_batch) for slot in mine]
@@ -66,11 +76,14 @@ def main() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if log is None:
-            continue
-        log.write(step=step, size=size)
-        if chosen.checkpoint and (step + 1) % chosen.every == 0:
+        if log is not None:
+            log.write(step=step, size=size)
+        event = elastic_event()
+        if log is not None and chosen.checkpoint and (event or (step + 1) % chosen.every == 0):
             save(chosen.checkpoint, plain, optimizer, step + 1)
+        if event:
+            event.saved(step + 1, chosen.checkpoint)
+            break
     dist.destroy_process_group()
 
 

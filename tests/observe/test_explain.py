@@ -39,6 +39,27 @@ def test_numbers_make_no_other_note_but_names_do(other: str, is_same: bool) -> N
     assert explain.is_same("'x1' is 1, and 2 there", other) is is_same
 
 
+def test_a_change_of_size_in_restart_mode_is_told_with_its_cost() -> None:
+    found = explain.Explained()
+    records: list[Record] = [
+        {"kind": "job_started", "mode": "restart"},
+        {"kind": "switch", "at": 10.0},
+        {**note("stopped from 2 to 3, at call 7 of elastic_event: ..."), "at": 11.5},
+        {**note("rank 1 had not acknowledged a save within 1 s: up to 7 steps may be repeated")},
+        {"kind": "commit", "at": 16.0},
+        {"kind": "commit", "at": 17.0},
+    ]
+    for record in records:
+        found.add(record)
+
+    assert found.cost == (
+        "the last change, from 2 to 3 processes: all had ended 1.5 s after it was ordered; up to 7 "
+        "steps may be repeated; the next step was done 6.0 s after it was ordered"
+    )
+    found.add({"kind": "job_started", "mode": "inPlace"})
+    assert found.cost is None
+
+
 def test_their_number_is_bounded_and_what_is_left_out_is_said() -> None:
     warnings = board_of([note("about " + "x" * length) for length in range(100)]).warnings
 

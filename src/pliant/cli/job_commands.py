@@ -163,7 +163,7 @@ def explain(
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "start": found.start}
-        more = {"placed": where, "aside": found.aside, "mode": found.mode}
+        more = {"placed": where, "aside": found.aside, "mode": found.mode, "cost": found.cost}
         return print_json({"decisions": reasons, **facts, **doubts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
@@ -176,6 +176,7 @@ def explain(
         found.start,
         found.aside,
         found.mode,
+        found.cost,
         *wrong,
     ):
         if sentence is not None:

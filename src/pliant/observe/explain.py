@@ -23,6 +23,10 @@ RESTARTS = (
     "place, in a script with a pliant.Session, none would have been started again"
 )
 
+_STOPPED = re.compile(r"stopped (from \d+ to \d+)")
+_REPEATED = re.compile(r".*: (up to \d+ steps?) may be repeated")
+"""What the restart workers note of a change of size (``restart.stopping``)."""
+
 _START = re.compile(r"start r\d+ on [^:]+: ")
 
 
@@ -60,14 +64,25 @@ class Explained:
     mode: str | None = None
     """What each change of size costs, where the script is started again; None: it is not."""
 
+    cost: str | None = None
+    """What the last one has cost there; None: there was none."""
+
     aside: str | None = None
     """Which node was set aside last, and for which cause of its host; None: none is known to be."""
 
+    ordered_at: float = 0.0
+    """When the change was ordered whose cost is told of."""
+
+    is_awaited: bool = False
+    """Nothing is known yet of the first step after it."""
+
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
+        if self.mode is not None:
+            self._add_cost(record, float(record.get("at") or 0.0))
         match record.get("kind"):
             case "job_started":
-                self.pool = self.start = self.aside = None
+                self.pool = self.start = self.aside = self.cost = None
                 self.mode = RESTARTS if record.get("mode") == Mode.RESTART else None
             case "note" if _START.match(str(record.get("text"))):
                 self.start = str(record["text"])
@@ -81,6 +96,21 @@ class Explained:
                 self._on_decision(record)
             case _:
                 pass
+
+    def _add_cost(self, record: Record, at: float) -> None:
+        """Take in what tells of a change of size in restart mode."""
+        kind, text = record.get("kind"), str(record.get("text"))
+        after = f"{max(at - self.ordered_at, 0.0):.1f} s after it was ordered"
+        if kind == "switch":
+            self.ordered_at = at
+        elif kind == "note" and (stopped := _STOPPED.match(text)):
+            self.cost = f"the last change, {stopped[1]} processes: all had ended {after}"
+            self.is_awaited = True
+        elif kind == "note" and self.cost is not None and (repeated := _REPEATED.match(text)):
+            self.cost += f"; {repeated[1]} may be repeated"
+        elif kind == "commit" and self.cost is not None and self.is_awaited:
+            self.cost += f"; the next step was done {after}"
+            self.is_awaited = False
 
     def _on_decision(self, record: Record) -> None:
         target, change = whole(record.get("target_replicas")), record.get("would_change")
