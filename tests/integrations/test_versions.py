@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from pliant.core.errors import ConfigError
@@ -35,3 +37,11 @@ def test_another_one_is_refused_with_what_to_install(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         versions.require(package, least=least, below=below)
+
+
+def test_a_replica_of_several_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2))
+    monkeypatch.setattr(versions, "worker_context", lambda: context)
+
+    with pytest.raises(ConfigError, match="trainer of pytest has one worker in each replica, and"):
+        versions.require("pytest", least="7", below="1000")

@@ -195,6 +195,7 @@ def arguments(
     limits: dict[str, float] | None = None,
     policy: dict[str, float] | None = None,
     rules: list[dict[str, Any]] | None = None,
+    strict: bool = False,
 ) -> str:
     """Return what ``run_job.py`` is told of a job."""
     return json.dumps(
@@ -218,6 +219,7 @@ def arguments(
             "limits": limits or {},
             "policy": policy or {},
             "rules": rules or [],
+            "strict": strict,
         }
     )
 

@@ -76,6 +76,7 @@ if __name__ == "__main__":
         exchange=Exchange(given["exchange"]),
         workers_per_replica=given["workers"],
         mode=Mode(given["mode"]),
+        strict=given["strict"],
         log_rules=tuple(LogRule(**one) for one in given["rules"]),
     )
     try:

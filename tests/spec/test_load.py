@@ -94,7 +94,7 @@ def test_sizes_have_defaults() -> None:
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, recipe, elasticPolicy,"
             " startReplicas, workersPerReplica, hostsPerReplica, maxRestarts, limits,"
-            " logMonitoringConfiguration, sessionTimeoutInSeconds, verifyEvery, exchange,"
+            " logMonitoringConfiguration, sessionTimeoutInSeconds, strict, verifyEvery, exchange,"
             " balance, placement, pool, tls,"
             " mode, suspend, replicas, podTemplate, queue, storage",
         ),

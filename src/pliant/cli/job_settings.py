@@ -63,6 +63,7 @@ OF_SESSIONS = (
     "hosts_per_replica",
     "init",
     "session_timeout",
+    "strict",
     "verify_every",
     "balance",
     "exchange",

@@ -182,6 +182,13 @@ SETTINGS = (
         help="How long the script may take until its Session.  [default: 9min]",
     ),
     Setting(
+        name="strict",
+        kind=bool,
+        file_field="spec.strict",
+        default=False,
+        help="Refuse state that differs on a replica that joins, instead of warning of it.",
+    ),
+    Setting(
         name="verify_every",
         kind=int,
         file_field="spec.verifyEvery",

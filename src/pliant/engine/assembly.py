@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.core.text import counted
 from pliant.core.values import CHECKPOINT_PLACE, FromCheckpoint
@@ -157,7 +158,9 @@ class Assembly:
         self._differences = Differences(
             attributes,
             objects.model,
-            partial(self.reporter.noted, lasting=True),
+            _refuse
+            if context is not None and context.assignment.work.strict
+            else partial(self.reporter.noted, lasting=True),
             variables,
             self.schedule.steps_per_epoch,
         )
@@ -463,6 +466,11 @@ def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:
         shuffle=settings.shuffle,
         drop_last=settings.drop_last,
     )
+
+
+def _refuse(said: str) -> None:
+    """End this replica by what would be warned of."""
+    raise ConfigError(f"{said}; --strict refuses it")
 
 
 def _variables(objects: UserObjects, dataset: object) -> ScriptVariables:

@@ -188,6 +188,10 @@ class JobSpec(Model):
     """From the start of the script until it makes its session; the default is nine tenths of
     ``limits.startInSeconds``."""
 
+    strict: bool = False
+    """End a replica whose state differs from the others', or depends on who computes what, where
+    otherwise that is only warned of."""
+
     verify_every: Annotated[int, Field(ge=0)] = 0
     """Steps between two comparisons of the whole state of all replicas, in which one that differs
     from most is replaced; 0: none."""

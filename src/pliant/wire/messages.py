@@ -243,6 +243,9 @@ class WorkOptions:
     from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
     """What it does with checkpoints that lie in its place."""
 
+    strict: bool = False
+    """What is otherwise warned of ends a replica."""
+
     verify_every: int = 0
     """Steps between two looks at the whole state of all replicas; 0: never."""
 
