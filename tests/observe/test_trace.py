@@ -1,4 +1,4 @@
-"""A trace has each resize from cause to first step, in a form that readers of Chrome's format take."""
+"""A trace has each resize from cause to first step, as readers of Chrome's format take it."""
 
 from __future__ import annotations
 

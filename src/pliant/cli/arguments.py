@@ -19,6 +19,7 @@ import yaml
 from typer.core import TyperCommand
 
 from pliant.cli.help import argument, job_names, option
+from pliant.coordinator.trackers import check_place
 from pliant.core.device_names import cores_of, hidden_one
 from pliant.core.errors import ConfigError
 from pliant.core.placement import PlacementRule
@@ -258,6 +259,17 @@ def price_of(where: str, text: str) -> float:
     if not 0 <= price < math.inf:
         raise ConfigError(f"{where} {text} must be a number from 0 on")
     return price
+
+
+def trackers_of(where: str, text: str) -> str:
+    """Return trackers, with commas between them.
+
+    Raises:
+        ConfigError: one of them is none that can be used here.
+    """
+    for one in text.split(","):
+        check_place(one)
+    return text
 
 
 def web_address(where: str, text: str) -> str:

@@ -28,6 +28,7 @@ from pliant.cli.arguments import (
     seconds,
     shown_replica,
     some_seconds,
+    trackers_of,
     web_address,
 )
 from pliant.cli.help import with_parameters
@@ -231,6 +232,14 @@ SETTINGS = (
         read=placement_of,
         help="Where replicas go: free (where most devices are), spread (over hosts), pack (on few);"
         " spread:rack goes by that label of hosts.  [default: free]",
+    ),
+    Setting(
+        name="log_to",
+        metavar="KIND:PLACE",
+        file_field="spec.logTo",
+        read=trackers_of,
+        help="Pass on what the script logs: tensorboard:DIR, mlflow:URI or wandb:DIR (offline);"
+        " several with commas.",
     ),
     Setting(
         name="notify",

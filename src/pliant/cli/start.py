@@ -165,6 +165,7 @@ def planned(
             session_s=session_s,
             price=settings["price"].value,
             notify=settings["notify"].value,
+            log_to=settings["log_to"].value,
             **options,
         ),
         init=init,

@@ -168,13 +168,26 @@ class NoteLog:
         self._log = log
         self._metrics_path = metrics_path
         self._committed: dict[int, Generation] = {}
+        self._logged: dict[int, dict[str, str]] = {}
+        """Values of the newest steps: who leads after a dead one tells what that may have told."""
 
     def write_note(self, note: Message) -> None:
         """Log a note that goes into the log as it is, if this is one."""
+        if isinstance(note, messages.Logged) and self._is_told(note):
+            return
         if type(note) in LOGGED_AS:
             self._log.write(LOGGED_AS[type(note)], **fields_of(note))
         if isinstance(note, messages.Logged):
             self._write_metrics(json.dumps(plain({"step": note.step, **note.values})) + "\n")
+
+    def _is_told(self, note: messages.Logged) -> bool:
+        """Whether a step has these values already, since it was committed last."""
+        values = {name: repr(value) for name, value in note.values.items()}
+        known = self._logged.setdefault(note.step, {})
+        self._logged.pop(note.step - KEPT_STEPS, None)
+        is_told = values.items() <= known.items()
+        known.update(values)
+        return is_told
 
     def _write_metrics(self, line: str) -> None:
         """Append a line, whole or not at all; in parts, of which the oldest go, as the log's do."""
@@ -223,6 +236,7 @@ class NoteLog:
         if generation <= self._committed.get(step, NO_GENERATION):
             return False
         self._committed[step] = generation
+        self._logged.pop(step, None)
         self._committed.pop(step - KEPT_STEPS, None)
         return True
 

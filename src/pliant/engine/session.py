@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -47,6 +48,10 @@ MakeScheduler = Callable[[Any, int], Scheduler]
 
 BUSY_AFTER_S = 1.0
 """How long ``session.busy`` goes on until supervision hears of it: much less than any time-out."""
+
+UNTOLD = 500
+"""Calls of ``session.log`` that a replica keeps which does not lead: more than a leader that dies
+may have queued."""
 
 _live: Session | None = None
 """The one session of this process that is open."""
@@ -133,6 +138,7 @@ class Session:
                 "one session, with a call of steps() for each phase"
             )
         meet_session(self._context)
+        self._untold: deque[tuple[int, dict[str, float]]] = deque(maxlen=UNTOLD)
         recorder = self._recorder = Recorder.asked(self._context)
         settings.check_checkpoint(checkpoint)
         data = data_arguments(
@@ -276,11 +282,11 @@ class Session:
     def log(self, **values: Any) -> None:
         """Report numbers of the step whose tail is running; every replica may call it."""
         self._check_open()
-        if self._training.leads:
-            numbers = {name: float(value) for name, value in values.items()}
-            self._parts.reporter.logged(self.committed - 1, numbers)
-            if self._recorder is not None:
-                self._recorder.logged(self.committed - 1, numbers)
+        numbers = {name: float(value) for name, value in values.items()}
+        self._untold.append((self.committed - 1, numbers))
+        self._tell_logged()
+        if self._training.leads and self._recorder is not None:
+            self._recorder.logged(self.committed - 1, numbers)
 
     def feed(self, **values: float) -> None:
         """Step the schedulers of ``plateau`` that have these names, with these values.
@@ -475,12 +481,18 @@ class Session:
             return None
         return Moment(self.committed - 1, part=0 if self._training.done is not None else 1)
 
+    def _tell_logged(self) -> None:
+        """Report what was logged, if this replica leads; what a dead leader may have told, too."""
+        while self._training.leads and self._untold:
+            self._parts.reporter.logged(*self._untold.popleft())
+
     def _finish(self) -> None:
         """Wait until nobody needs this replica; then do what a dead leader has left undone."""
         self._training.land_logs()
         self._training.finish()
         self._is_finished = True
         self._training.land_logs()
+        self._tell_logged()
         if self._context is None:
             note_failure("")
         undone = [target for target, count in self._unwritten.items() if count == self.committed]

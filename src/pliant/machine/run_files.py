@@ -32,6 +32,9 @@ COORDINATOR = "coordinator.json"
 METRICS = "metrics.jsonl"
 """What scripts log, once per committed step."""
 
+TRACKING = "tracking.json"
+"""What of that was passed on to which tracker."""
+
 TOKEN = "token"  # noqa: S105  a file's name
 """Who knows it may talk to the coordinator."""
 

@@ -189,7 +189,6 @@ async def hosted(
     """
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import JobDriver
-    from pliant.coordinator.notify import notifying
     from pliant.coordinator.register import StoredRegister
     from pliant.dashboard.page import add_page
     from pliant.http.login import Logins
@@ -234,9 +233,7 @@ async def hosted(
     add_page(app, "job", logins)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(watched(config.out))
-        if config.notify is not None:  # until the log is closed: it holds records back
-            news = stack.enter_context(notifying(config.notify, lambda: driver.board))
-            log.subscribe(news.record)
+        _tell_others(stack, config, log, lambda: driver.board)
         stack.enter_context(contextlib.closing(log))
         stack.enter_context(contextlib.closing(sock))
         host = Host(
@@ -270,6 +267,20 @@ async def hosted(
     if driver.register.has_outcome:
         (config.out / run_files.TOKEN).unlink(missing_ok=True)
     (config.out / run_files.COORDINATOR).unlink(missing_ok=True)
+
+
+def _tell_others(
+    stack: contextlib.ExitStack, config: JobConfig, log: EventLog, board: Callable[[], Board]
+) -> None:
+    """Let a URL and trackers hear of the job, until its log is closed, which holds records back."""
+    from pliant.coordinator.notify import notifying
+    from pliant.coordinator.tracking import tracking
+
+    if config.log_to is not None:
+        places = config.log_to.split(",")
+        stack.enter_context(tracking(places, config.out, config.name, board))
+    if config.notify is not None:
+        log.subscribe(stack.enter_context(notifying(config.notify, board)).record)
 
 
 def _inside(config: JobConfig) -> list[socket.socket]:

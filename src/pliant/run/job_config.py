@@ -133,6 +133,9 @@ class JobConfig(WorkOptions):
     price: float | None = None
     """Of a device for an hour; None: what the job costs is not told."""
 
+    log_to: str | None = None
+    """Trackers that get what the script logs, with commas between them."""
+
     notify: str | None = None
     """A URL that is told how the job ends, and what it suffers."""
 
@@ -191,6 +194,7 @@ class JobConfig(WorkOptions):
             "register": self.register,
             "price": self.price,
             "notify": self.notify,
+            "log_to": self.log_to,
         }
 
     @classmethod
@@ -222,6 +226,7 @@ class JobConfig(WorkOptions):
             register=document.get("register"),
             price=document.get("price"),
             notify=document.get("notify"),
+            log_to=document.get("log_to"),
             **_OPTIONS.validate_python(told).options(),
         )
 

@@ -216,6 +216,10 @@ class JobSpec(Model):
     """How the size changes: in the processes that train, or by starting them again from their own
     checkpoint, for scripts of torchrun."""
 
+    log_to: str | None = None
+    """Trackers that get what the script logs: ``tensorboard:DIR``, ``mlflow:URI`` or ``wandb:DIR``,
+    several with commas."""
+
     notify: Annotated[str, Field(pattern=WEB_ADDRESS)] | None = None
     """A URL that gets one JSON object when the job ends, fails, is suspended, falls below its
     minimum or cannot save."""
