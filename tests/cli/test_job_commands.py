@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pliant.cli import job_commands
 from pliant.cli.job_commands import MAX_LINE_BYTES, printed
+from pliant.cli.main import code_of
 from pliant.observe.printed import PrintedUntil, printed_after, printers, workers_of
 
 
@@ -110,6 +113,48 @@ def test_of_several_workers_each_has_its_lines_also_who_prints_later(
 def test_the_name_of_a_worker_of_a_job_elsewhere_steers_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    job_commands._show("r1", [("r1.\x1b[2J", "said")], as_json=False)
+    lines = [("r1.\x1b[2J", "said")]
+    job_commands._show("gpt", "r1", lines, is_wanted=bool, as_json=False)
 
     assert capsys.readouterr().out == "r1.\\x1b[2J | said\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--grep", "loss (nan|inf)"], ["r1 | loss nan", "r2 | loss inf"]),
+        (["r2", "--grep", "loss"], ["loss 2", "loss inf"]),
+        (["--all"], ["r1 | loss 1", "r1 | loss nan", "r2 | loss 2", "r2 | loss inf"]),
+        (
+            ["r1", "--json"],
+            [{"run": "gpt", "replica": "r1", "line": f"loss {x}"} for x in ("1", "nan")],
+        ),
+    ],
+)
+def test_lines_of_one_or_all_replicas_are_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], shown: list[Any]
+) -> None:
+    run = tmp_path / "gpt"
+    (run / "logs").mkdir(parents=True)
+    (run / "events.jsonl").touch()
+    (run / "logs/r1.log").write_text("loss 1\nloss nan\n")
+    (run / "logs/r2.log").write_text("loss 2\nloss inf\n")
+
+    assert code_of(["logs", "--out", str(run), *words]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert [json.loads(one) for one in said] == shown if "--json" in words else said == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--grep", "(", "--out", "."], "--grep ( is no regular expression"),
+        (["r1", "--all", "--out", "."], "r1 is one replica, and --all are all"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    assert code_of(["logs", *words]) == 2
+    assert sentence in capsys.readouterr().err

@@ -8,6 +8,7 @@ the answers are made, and of what the fields of a policy mean: the job checks th
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -195,16 +196,28 @@ def logs(
         ),
     ] = None,
     follow: Annotated[bool, option("-f --follow", "Wait for more.")] = False,
+    everybody: Annotated[
+        bool, option("--all", "Of all replicas, with -f also of those that come.")
+    ] = False,
+    grep: Annotated[
+        str | None,
+        option("--grep REGEX", "Lines in which it is found; of all replicas if none is named."),
+    ] = None,
     job: Job = None,
     out: Out = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, option("--json", "A JSON object for each line, as it comes.")] = False,
 ) -> int:
     """Show what a replica printed."""
-    place = cast(JobPlace, job)
+    place, is_wanted = cast(JobPlace, job), _search(grep)
+    whose = EVERYBODY if replica is None and (everybody or grep is not None) else replica
+    if replica is not None and everybody:
+        raise ConfigError(f"{replica} is one replica, and --all are all; leave out one of them")
     if isinstance(place, Handle):
-        return show_distant(place, replica, follow=follow, as_json=as_json)
-    records = state_directory().jobs
-    return show(_run_of(job, out), replica, records, follow=follow, as_json=as_json)
+        shown = partial(_show, place.name, is_wanted=is_wanted, as_json=as_json)
+        return show_distant(place, whose, shown, follow=follow)
+    run = _run_of(job, out)
+    shown = partial(_show, run.name, is_wanted=is_wanted, as_json=as_json)
+    return show(run, whose, shown, state_directory().jobs, follow=follow)
 
 
 @from_any_host
@@ -377,19 +390,42 @@ Read = Callable[[str, PrintedUntil], tuple[bytes, PrintedUntil]]
 """Returns what a worker printed after a place, and the place behind it."""
 
 
-def show(out: Path, asked: str | None, records: Path, *, follow: bool, as_json: bool) -> int:
+EVERYBODY = ""
+"""In place of the name of a replica."""
+
+Shown = Callable[[str, Iterable[tuple[str, str]]], int]
+"""Prints lines of workers, of the replica or the worker with this name."""
+
+
+def _search(grep: str | None) -> Callable[[str], object]:
+    """Return what tells whether a line is wanted."""
+    if grep is None:
+        return lambda text: True
+    try:
+        return re.compile(grep).search
+    except re.error as error:
+        raise ConfigError(f"--grep {grep} is no regular expression: {error}") from None
+
+
+def show(out: Path, asked: str | None, shown: Shown, records: Path, *, follow: bool) -> int:
     """Print what a replica or a worker printed; with ``follow`` until its job has ended."""
     run = out.resolve()
 
     def is_over() -> bool:
         return not follow or all(job.out.resolve() != run for job in running_jobs(records))
 
-    name = chosen(printers(out), asked, out / run_files.LOGS, partial(_hosts_of, out))
-    lines = printed(lambda: workers_of(printers(out), name), partial(printed_after, out), is_over)
-    return _show(name, lines, as_json=as_json)
+    name = asked
+    if name != EVERYBODY:
+        name = chosen(printers(out), asked, out / run_files.LOGS, partial(_hosts_of, out))
+    workers = partial(_workers, partial(printers, out), name)
+    return shown(name, printed(workers, partial(printed_after, out), is_over))
 
 
-def show_distant(job: Handle, asked: str | None, *, follow: bool, as_json: bool) -> int:
+def _workers(printers: Callable[[], list[str]], name: str) -> Iterable[str]:
+    return workers_of(printers(), name) if name else printers()
+
+
+def show_distant(job: Handle, asked: str | None, shown: Shown, *, follow: bool) -> int:
     """Print what a replica or a worker of a job elsewhere printed; with ``follow`` until that is
     gone.
     """
@@ -405,10 +441,11 @@ def show_distant(job: Handle, asked: str | None, *, follow: bool, as_json: bool)
         data, place = there.printed_after(worker, str(after))
         return data, PrintedUntil.of(place)
 
-    name = chosen(there.printers(), asked, f"the run at {job.name}", hosts_of)
+    name = asked
+    if name != EVERYBODY:
+        name = chosen(there.printers(), asked, f"the run at {job.name}", hosts_of)
     try:
-        lines = printed(lambda: workers_of(there.printers(), name), read, is_over)
-        return _show(name, lines, as_json=as_json)
+        return shown(name, printed(partial(_workers, there.printers, name), read, is_over))
     except ConfigError as error:
         if not follow:
             raise
@@ -422,11 +459,20 @@ def _hosts_of(out: Path, name: str) -> list[str]:
     return hosts_of_replica(board.as_json(), name) if goes_on(out, board) else []
 
 
-def _show(name: str, lines: Iterable[tuple[str, str]], *, as_json: bool) -> int:
+def _show(
+    run: str,
+    name: str,
+    lines: Iterable[tuple[str, str]],
+    *,
+    is_wanted: Callable[[str], object],
+    as_json: bool,
+) -> int:
     for worker, text in lines:
+        if not is_wanted(text):
+            continue
         whose = "" if worker == name else f"{printable(worker)} | "
-        said = json.dumps({"replica": worker, "line": text}) if as_json else whose + line_left(text)
-        sys.stdout.write(said + "\n")
+        said = {"run": run, "replica": worker, "line": text}
+        sys.stdout.write((json.dumps(said) if as_json else whose + line_left(text)) + "\n")
         sys.stdout.flush()
     return EXIT_OK
 
