@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from examples.simulations import generate
 
 from benchmarks import calibration, harness, pliant_job, thrash
 from benchmarks.calibration import Calibration
 from benchmarks.harness import Figure, Page
 from pliant.observe.log import Record
-from pliant.simulate import generate
 from pliant.simulate.elastic_run import ElasticRun
 from pliant.simulate.resize_costs import IN_PLACE
 from pliant.simulate.simulation import SimulatedWorld, Simulation
@@ -38,7 +38,13 @@ DEVICES = 4
 SCALE = 60.0
 """So many times as fast as the trace is it played: an hour in a minute.  Pauses are not."""
 
-TRACE = "spot:nodes=4,days=0.1667,lossesPerHour=3,burst=1.3,awayInSeconds=1500,seed={seed}"
+SPOT: dict[str, Any] = {
+    "nodes": 4,
+    "days": 0.1667,
+    "losses_per_hour": 3,
+    "burst": 1.3,
+    "away_s": 1500,
+}
 
 SEEDS = (21, 25)
 """Of traces with a change every ten seconds or so, and always a device."""
@@ -155,10 +161,10 @@ def stairs() -> tuple[list[Change], float]:
     return changes, at_s
 
 
-def played(trace: str, *, seed: int, scale: float) -> list[Change]:
+def played(trace: str | None, *, seed: int, scale: float) -> list[Change]:
     """Return a trace as it is when it is played."""
-    if generate.is_generator(trace):
-        changes = generate.spot(trace.format(seed=seed))
+    if trace is None:
+        changes = [Change(at_s=at, devices=n) for at, n in generate.spot(**SPOT, seed=seed)]
     else:
         changes = parse_trace(Path(trace).read_text(), source=trace, most=DEVICES)
     return [replace(one, at_s=one.at_s / scale) for one in changes]
@@ -293,7 +299,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--calibrate", type=Path, metavar="FILE", help="measure into it; no more")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="one measured earlier")
-    parser.add_argument("--trace", default=TRACE, help="a file, or spot:...")
+    parser.add_argument("--trace", help="a file  [default: nodes that come and go]")
     parser.add_argument("--scale", type=float, default=SCALE, help="times as fast as the trace")
     parser.add_argument("--seconds", type=float, default=240.0, help="length of a run")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the traces")
@@ -343,7 +349,7 @@ def main() -> None:
         command=harness.command_line("predict"),
         load=(before, harness.load()),
         notes=(FIRST,) if chosen.first else (),
-        raw={"calibration": asdict(known), "trace": chosen.trace},
+        raw={"calibration": asdict(known), "trace": chosen.trace or SPOT},
     )
     harness.publish(page, write=not chosen.no_page)
 

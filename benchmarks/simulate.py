@@ -15,13 +15,16 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
+from examples.simulations import generate
+
 from benchmarks import harness
 from benchmarks.harness import Figure, Page
-from pliant.simulate import generate, report
+from pliant.simulate import report
 from pliant.simulate.measures import measured
 from pliant.simulate.resize_costs import IN_PLACE
 from pliant.simulate.simulation import SimulatedWorld, Simulation
 from pliant.spec.cluster import ClusterSpec
+from pliant.spec.workload import parse_workload
 
 SHAPES: tuple[tuple[int, int], ...] = (
     (1_000, 40), (10_000, 200), (100_000, 2_000),
@@ -34,9 +37,10 @@ DAYS = 14
 ELASTIC = 0.1
 
 METHOD = """\
-`mix:jobs=N,days=14,elastic=0.1,seed=R` on accelerators of one kind, in place, until the last job
-has ended; {rounds} seeds. The mix is that of `pliant.simulate.generate` (93 % of the jobs on one
-accelerator, 2.3 % on eight or more, median 1,144 s, mean 13,136 s, arrivals by day and night); one
+`generate.py mix --jobs N --days 14 --elastic 0.1 --seed R` on accelerators of one kind, in place,
+until the last job has ended; {rounds} seeds. The mix is that of `examples/simulations/generate.py`
+(93 % of the jobs on one accelerator, 2.3 % on eight or more, median 1,144 s, mean 13,136 s,
+arrivals by day and night); one
 job in ten is elastic, from half to four times its size. Each simulation runs in a process of its
 own. Timed is the processor time of `Simulation.run`, without reading or generating the jobs; memory
 is the largest resident set of the whole process, jobs included. An event is one step of
@@ -58,7 +62,8 @@ class Cost:
 def simulate_once(jobs: int, accelerators: int, seed: int) -> Cost:
     """Simulate one shape in this process."""
     spec = ClusterSpec.model_validate({"nodes": [{"name": "all", "count": accelerators}]})
-    mix = generate.mix(f"mix:jobs={jobs},days={DAYS},elastic={ELASTIC},seed={seed}")
+    text = generate.csv_of(generate.mix(jobs=jobs, days=DAYS, elastic=ELASTIC, seed=seed))
+    mix = parse_workload(text, source="mix")
     simulation = Simulation(SimulatedWorld(cluster=spec, jobs=mix), IN_PLACE)
     began = time.process_time()
     simulation.run()

@@ -54,7 +54,8 @@ class ExportedJob:
 
 Row = tuple[str, float, float, float, int]
 
-COLUMNS = ("name", "arrival_s", "began_s", "work_s", "devices")
+COLUMNS = ("name", "arrival_s", "work_s", "devices")
+"""Of a workload; a row has when its job began in front of the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +262,11 @@ def main() -> int:
         print(f"{path}: {note}", file=sys.stderr)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows((name, *(f"{value:.12g}" for value in row)) for name, *row in found.rows)
+    for name, arrival_s, _, work_s, devices in found.rows:
+        writer.writerow((name, *(f"{value:.12g}" for value in (arrival_s, work_s, devices))))
+    waits = sorted(began_s - arrival_s for _, arrival_s, began_s, *_ in found.rows)
+    mean_h, p99_h = sum(waits) / len(waits) / 3600, waits[len(waits) * 99 // 100] / 3600
+    print(f"{path}: jobs waited {mean_h:.1f} h in the mean (p99 {p99_h:.1f} h)", file=sys.stderr)
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.simulations import generate
 
 from pliant.cli.main import code_of
 
@@ -42,7 +43,8 @@ def test_ways_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_same_words_print_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("mix:jobs=60,days=1,seed=4", "--way", "in-place,restart:60", "--json", "--jobs", "out")
+    Path("mix.csv").write_text(generate.csv_of(generate.mix(jobs=60, days=1, seed=4)))
+    words = ("mix.csv", "--way", "in-place,restart:60", "--json", "--jobs", "out")
 
     first = said(capsys, *words)
     jobs = Path("out/in-place.csv").read_bytes()

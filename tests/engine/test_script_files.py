@@ -1,65 +1,15 @@
-"""What counts as written for pliant, and where a session stands that a script did not come to."""
+"""Where a session stands that a script did not come to."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import pytest
 
-import pliant
-import pliant.recipes
 from pliant.engine import script_files
-
-INSTALLED = "/opt/lib/python3/site-packages/"
-BESIDE = str(Path(str(pliant.__file__)).parent) + "_models/"
-"""A package of somebody else's, installed next to pliant."""
-
-
-def lend() -> None:
-    """Be of a module of the tests."""
-
-
-@pytest.mark.parametrize(
-    ("path", "held", "is_known"),
-    [
-        (INSTALLED + "trainer.py", pliant, True),
-        (INSTALLED + "trainer.py", pliant.recipes, True),
-        (INSTALLED + "trainer.py", pliant.Session, True),
-        (INSTALLED + "trainer.py", pliant.seed, True),
-        (BESIDE + "__init__.py", pliant.Session, True),
-        (INSTALLED + "trainer.py", lend, False),
-        (INSTALLED + "trainer.py", ModuleType("pliantly"), False),
-        (str(pliant.__file__), pliant.Session, False),
-    ],
-)
-def test_a_module_that_holds_a_part_of_pliant_is_written_for_it(
-    monkeypatch: pytest.MonkeyPatch, path: str, held: object, is_known: bool
-) -> None:
-    module = ModuleType("one")
-    module.__file__ = path
-    module.part = held  # type: ignore[attr-defined]
-    monkeypatch.setattr(script_files, "own_files", list)
-    monkeypatch.setattr(script_files, "_modules", lambda: [module])
-
-    assert script_files.knows_pliant(None) is is_known
-
-
-@pytest.mark.parametrize("text", ["def fit():\n    import pliant\n", "def fit():\n    pass\n"])
-def test_an_installed_file_counts_while_it_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
-) -> None:
-    path = tmp_path / "site-packages" / "trainer.py"
-    path.parent.mkdir()
-    path.write_text(text)
-    frame: Any = SimpleNamespace(f_code=SimpleNamespace(co_filename=str(path)), f_back=None)
-    monkeypatch.setattr(script_files, "own_files", list)
-    monkeypatch.setattr(script_files, "_modules", list)
-
-    assert script_files.knows_pliant(frame) is ("pliant" in text)
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,10 @@ def test_what_is_written_is_a_workload(
 
     said = capsys.readouterr()
     (one,) = parse_workload(said.out, source="o.csv")
-    assert (one.name, one.arrival_s, one.began_s, one.devices) == ("7", 0.0, 600.0, 8)
-    assert said.err == f"{path}: left out: 1 jobs without an accelerator\n"
+    assert (one.name, one.arrival_s, one.work_s, one.devices) == ("7", 0.0, 3600.0, 8)
+    assert said.err.splitlines() == [
+        f"{path}: left out: 1 jobs without an accelerator",
+        f"{path}: jobs waited 0.2 h in the mean (p99 0.2 h)",
+    ]
     path.write_text("x\n")
     assert from_sacct.main() == 2

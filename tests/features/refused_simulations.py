@@ -51,9 +51,6 @@ LINES = [
 OTHERS: dict[str, Typed] = {
     "jobs.csv line 1 is of sacct: make a workload of it, as `pliant docs"
     " what-would-it-have-saved` shows": simulate(before=beside(jobs="JobID|Submit|Start\n")),
-    "jobs.csv line 2: began_s 5 is before arrival_s 9": simulate(
-        before=beside(jobs="name,arrival_s,work_s,began_s\ngpt,9,60,5\n")
-    ),
     "jobs.csv line 1: unknown column 'device'; did you mean devices?": simulate(
         before=beside(jobs="arrival_s,work_s,device\n")
     ),
@@ -74,9 +71,6 @@ OTHERS: dict[str, Typed] = {
     ),
     "c.yaml: capacity of nodes all: gone.csv cannot be read: No such file or directory": simulate(
         before=beside(CLUSTER.replace("4}", "4, capacity: gone.csv}"))
-    ),
-    "mix:jobs=3 cannot stand for a trace here; write spot: or the path of a trace": simulate(
-        before=beside(CLUSTER.replace("4}", "4, capacity: 'mix:jobs=3'}"))
     ),
     "jobs.csv line 2: no node has devices of kind tpu; there are none": simulate(
         before=beside(jobs="arrival_s,work_s,kind\n0,1,tpu\n")

@@ -112,7 +112,6 @@ GIVEN_ON = {
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
     "{flag}: {error}": "the core's, of --placement, behind where that was given",
     "state_handover.py": "the sentence of who found that replicas differ",
-    "other_scripts.py": "a custom's; each is on the page, of a script",
     "http/client.py": "what a job or a pool has answered",
     "pool/claim_client.py": "what the pool has answered",
     "pool/claims.py": "the core's; it is found where that refuses",

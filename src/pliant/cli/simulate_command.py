@@ -19,7 +19,7 @@ from rich.text import Text
 
 from pliant.cli.arguments import Json, changes_of, some_seconds
 from pliant.cli.help import argument, option
-from pliant.cli.terminal import PlainConsole, draw, say, say_aside
+from pliant.cli.terminal import PlainConsole, draw, say_aside
 from pliant.core.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 from pliant.spec.load import check
 from pliant.spec.policy import BOUNDS, ElasticPolicy, core_policy
@@ -35,13 +35,7 @@ WAYS = "in-place,restart:60,preempt,static"
 
 def simulate(
     cluster: Annotated[Path, argument("CLUSTER.yaml", "Nodes, prices, spot traces.")],
-    workload: Annotated[
-        str,
-        argument(
-            "WORKLOAD|mix:...",
-            "Jobs as CSV, or a generator of them.",
-        ),
-    ],
+    workload: Annotated[str, argument("WORKLOAD.csv", "Jobs that arrive.")],
     ways: Annotated[
         str,
         option(
@@ -91,8 +85,7 @@ def simulate(
     for note in world.notes:
         say_aside(note)
     columns, is_whole = _run(world, chosen, until_s, jobs_to=jobs_to)
-    answers = _answers(world, columns, until_s)
-    _print(columns, as_json=as_json, is_whole=is_whole, answers=answers)
+    _print(columns, as_json=as_json, is_whole=is_whole)
     if not is_whole:
         say_aside("pliant: stopped on request; this is the report up to there")
         return EXIT_INTERRUPTED
@@ -138,23 +131,12 @@ def _run(
     return columns, True
 
 
-def _answers(world: SimulatedWorld, columns: list[Measures], until_s: float) -> list[str]:
-    """Return what is to be read before the table, where an export tells what has happened."""
-    from pliant.simulate.recorded import recorded, three_questions
-
-    found = recorded(world, until_s=until_s)
-    return [] if found is None else three_questions(found, columns)
-
-
-def _print(columns: list[Measures], *, as_json: bool, is_whole: bool, answers: list[str]) -> None:
+def _print(columns: list[Measures], *, as_json: bool, is_whole: bool) -> None:
     from pliant.simulate import report
 
     if as_json:
-        beside: dict[str, object] = {"beforehand": answers} if answers else {}
-        print(report.as_json(columns, is_whole=is_whole, **beside), end="")
+        print(report.as_json(columns, is_whole=is_whole), end="")
     else:
-        for answer in answers:
-            say(answer)
         draw(_drawn(report.table(columns)))
 
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import linecache
-import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import NamedTuple
 
 from pliant.machine.files import PRIVATE, make_once, make_private_directory
@@ -29,9 +28,6 @@ _STANDARD = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstd
 _INSTALLED = ("site-packages", "dist-packages")
 _OF_A_HOST = frozenset({"__main__", "__mp_main__", "sitecustomize", "usercustomize"})
 
-_PLIANT = re.compile(
-    rb"\bimport\b[^#\n]*\bpliant\b|\bfrom\s+pliant\b|(?:import_module|__import__)\(\s*.pliant\b"
-)
 _MAX_BYTES = 4 << 20
 """Of a file that is looked into; a longer one was not written by a person."""
 
@@ -204,19 +200,6 @@ def read_kept(path: str, directory: Path | None) -> bytes:
     return text
 
 
-def knows_pliant(frame: FrameType | None) -> bool:
-    """Whether anything that is loaded, or runs in ``frame`` or around it, is written for pliant:
-    then it may come to a session yet.
-    """
-    running = {each.f_code.co_filename for each in callers(frame)}  # installed ones as well
-    files = {*own_files(), *(Path(path) for path in running if not path.startswith(_PACKAGE))}
-    return any(_PLIANT.search(text_of(path)) for path in files) or any(
-        _holds_pliant(vars(module).copy().values())
-        for module in _modules()
-        if not str(getattr(module, "__file__", "")).startswith(_PACKAGE)
-    )
-
-
 def unreached_session() -> str:
     """Say where a session stands that the script did not come to; nothing if there is none."""
     for path in own_files():
@@ -258,20 +241,3 @@ def _modules() -> list[ModuleType]:
     loaded = [one for one in sys.modules.copy().values() if isinstance(one, ModuleType)]
     main = sys.modules.get("__main__")
     return sorted(loaded, key=lambda module: module is not main)
-
-
-def _holds_pliant(values: Iterable[object]) -> bool:
-    """Whether pliant or a part of it is among these, none of which is asked for its class."""
-    for value in values:
-        kind = type(value)
-        if issubclass(kind, ModuleType):
-            name = vars(value).get("__name__")
-        elif issubclass(kind, type):
-            name = vars(value).get("__module__")
-        elif kind is FunctionType:
-            name = value.__module__
-        else:
-            continue
-        if str(name).partition(".")[0] == "pliant":
-            return True
-    return False

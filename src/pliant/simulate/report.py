@@ -36,8 +36,7 @@ def _money(value: float) -> str:
     return f"{value:,.2f}"
 
 
-def duration(seconds: float) -> str:
-    """Return seconds as people read them: ``2.5 h``."""
+def _duration(seconds: float) -> str:
     for unit, unit_s in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:,.1f} {unit}"
@@ -60,14 +59,14 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("utilisation", "utilisation", _share),
     ("goodput", "goodput", _share),
     ("work_h", "work done, hours at sizes asked", _hours),
-    ("queue_mean_s", "queue time, mean", duration),
-    ("queue_p50_s", "queue time, p50", duration),
-    ("queue_p99_s", "queue time, p99", duration),
-    ("completion_mean_s", "completion time, mean", duration),
-    ("completion_p50_s", "completion time, p50", duration),
-    ("completion_p99_s", "completion time, p99", duration),
-    ("elastic_completion_mean_s", "completion time, elastic jobs", duration),
-    ("target_mean_s", "time to the target loss", duration),
+    ("queue_mean_s", "queue time, mean", _duration),
+    ("queue_p50_s", "queue time, p50", _duration),
+    ("queue_p99_s", "queue time, p99", _duration),
+    ("completion_mean_s", "completion time, mean", _duration),
+    ("completion_p50_s", "completion time, p50", _duration),
+    ("completion_p99_s", "completion time, p99", _duration),
+    ("elastic_completion_mean_s", "completion time, elastic jobs", _duration),
+    ("target_mean_s", "time to the target loss", _duration),
     ("deadlines_met", "deadlines met", _share),
     ("stopped_share", "time without progress", _fine_share),
     ("preemption_cost_h", "lost to changes, hours", _hours),
@@ -95,9 +94,9 @@ _OPTIONAL = {"cost", "cost_per_useful_h", "unfinished", "waiting", "lost_h"}
 """Shown only where there is something."""
 
 
-def as_json(columns: Sequence[Measures], **beside: object) -> str:
+def as_json(columns: Sequence[Measures], *, is_whole: bool = True) -> str:
     """Return everything for machines; what has no value is null."""
-    values = {**beside, "simulations": [_plain(asdict(one)) for one in columns]}
+    values = {"is_whole": is_whole, "simulations": [_plain(asdict(one)) for one in columns]}
     return json.dumps(values, indent=2) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The files of a simulation, or what is generated in place of one, read into one world."""
+"""The files of a simulation, read into one world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
 from pliant.machine.files import read_named
-from pliant.simulate import generate
 from pliant.simulate.simulation import SimulatedWorld
 from pliant.spec.cluster import ClusterFile
 from pliant.spec.load import parse
@@ -35,11 +34,6 @@ def read_world(
     """
     spec = parse(ClusterFile, read_named(cluster), source=str(cluster)).spec
     jobs = read_workload(workload)
-    silent = [job.line for job in jobs if job.began_s is None]
-    missing: tuple[str, ...] = ()
-    if silent and len(silent) < len(jobs):
-        where = f"{workload}: began_s is empty in line {min(silent)}"
-        missing = (f"{where}: nothing is compared with what happened",)
     jobs = jobs if elastic_from is None else made_elastic(jobs, least=elastic_from)
     nodes = {one.name: one.capacity for one in spec.nodes}
     counts = {one.name: one.count for one in spec.nodes}
@@ -50,23 +44,16 @@ def read_world(
         capacity={name: changes for name, (_, changes) in there.items()},
         policy=policy,
         source=workload,
-        notes=(
-            *missing,
-            *(
-                f"{where}: of up to {most} nodes the {counts[name]} of the file count"
-                for name, (where, changes) in there.items()
-                if (most := max(change.devices for change in changes)) > counts[name]
-            ),
+        notes=tuple(
+            f"{where}: of up to {most} nodes the {counts[name]} of the file count"
+            for name, (where, changes) in there.items()
+            if (most := max(change.devices for change in changes)) > counts[name]
         ),
     )
 
 
 def read_workload(workload: str) -> list[WorkloadJob]:
-    """Return the jobs of a file, or of ``mix:...``."""
-    if generate.is_generator(workload):
-        if not workload.startswith("mix:"):
-            raise ConfigError(f"{workload} generates no jobs; write mix: or the path of a workload")
-        return generate.mix(workload)
+    """Return the jobs of a file."""
     text = read_named(Path(workload)).removeprefix("\ufeff")  # spreadsheets begin with a mark
     return parse_workload(text, source=workload)
 
@@ -78,8 +65,7 @@ def _traces(
     found: dict[str, tuple[str, str]] = {}
     for name, text in own.items():
         if text:
-            path = text if generate.is_generator(text) else str(cluster.parent / text)
-            found[name] = f"{cluster}: capacity of nodes {name}", path
+            found[name] = f"{cluster}: capacity of nodes {name}", str(cluster.parent / text)
     for name, text in (given or {}).items():
         if name not in own:
             there = ", ".join(sorted(own)) or "none"
@@ -89,19 +75,13 @@ def _traces(
 
 
 def _changes(text: str, where: str) -> list[Change]:
-    """Read a trace, or generate one; ``where`` names it.
+    """Read a trace; ``where`` names it.
 
     Raises:
-        ConfigError: it cannot be read, or generates something else than is wanted.
+        ConfigError: it cannot be read.
     """
-    if not generate.is_generator(text):
-        try:
-            trace = read_named(Path(text))
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        return parse_trace(trace, source=text, most=MOST_DEVICES)
-    if not text.startswith("spot:"):
-        raise ConfigError(
-            f"{text} cannot stand for a trace here; write spot: or the path of a trace"
-        )
-    return generate.spot(text)
+    try:
+        trace = read_named(Path(text))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return parse_trace(trace, source=text, most=MOST_DEVICES)

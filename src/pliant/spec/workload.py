@@ -66,9 +66,6 @@ class WorkloadJob:
     deadline_s: float | None = None
     """Seconds after its arrival."""
 
-    began_s: float | None = None
-    """When it really began, where that is known; it is compared with, and does not matter."""
-
     line: int = 0
     """Where it stands in the file; 0: it is of none."""
 
@@ -203,8 +200,6 @@ def _require_consistent(job: WorkloadJob, where: str) -> None:
         )
     if job.target_s is not None and job.target_s > job.work_s:
         raise ConfigError(f"{where}: target_s {job.target_s:g} is above work_s {job.work_s:g}")
-    if job.began_s is not None and job.began_s < job.arrival_s:
-        raise ConfigError(f"{where}: began_s {job.began_s:g} is before arrival_s {job.arrival_s:g}")
 
 
 def _names(names: list[str]) -> str:
@@ -273,6 +268,5 @@ _COLUMNS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "restart_s": (_SECONDS[0], "restart_s", _SECONDS[1]),
     "target_s": (_SOME_SECONDS[0], "target_s", _SOME_SECONDS[1]),
     "deadline_s": (_SOME_SECONDS[0], "deadline_s", _SOME_SECONDS[1]),
-    "began_s": (_SECONDS[0], "began_s", _SECONDS[1]),
 }
 """What reads a cell, which field it fills, and what was expected."""

@@ -13,12 +13,11 @@ from tests.processes.servant import Servant, fork_server
 
 from pliant.core.events import ExitKind
 from pliant.engine.worker import script_errors
+from pliant.engine.worker.other_scripts import NO_SESSION, WAYS_IN
 from pliant.machine.locks import locked
 from pliant.wire.messages import Ended, Noted, Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
-
-PAGE = "pliant docs bring-your-script shows the lines"
 
 LOOP = """
     import torch
@@ -64,80 +63,22 @@ def sentence(messages: list[Any]) -> str:
 
 
 REFUSED = {
-    "a variable": (
-        'import os\nrank = int(os.environ["RANK"])\n',
-        "the script asks for RANK, which torchrun sets and pliant does not",
-        "From torchrun",
-        2,
-    ),
+    "a variable": ('import os\nrank = int(os.environ["RANK"])\n', "RANK", 2),
     "a variable that is None": (
         'import os\nrank = int(os.environ.get("LOCAL_RANK"))\n',
-        "the script asks for LOCAL_RANK, which torchrun sets and pliant does not",
-        "From torchrun",
+        "LOCAL_RANK",
         2,
     ),
     "a group": (
         "from torch.distributed import init_process_group\ninit_process_group('gloo')\n",
-        "the script calls torch.distributed.init_process_group, as under torchrun",
-        "From torchrun",
+        "RANK",
         2,
-    ),
-    "a group that would wait for others": (
-        "import pliant, torch.distributed as dist\n"
-        "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:0', rank=1, world_size=2)\n",
-        "the script calls torch.distributed.init_process_group, as under torchrun",
-        "From torchrun",
-        2,
-    ),
-    "a group of one at a port": (
-        "import os, pliant, torch.distributed as dist\n"
-        "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1')\n"
-        "os.environ['MASTER_PORT'] = '29555'\n"
-        "dist.init_process_group('gloo')\n",
-        "the script calls torch.distributed.init_process_group at port 29555, which one replica of "
-        "a host alone can have",
-        "From torchrun",
-        4,
-    ),
-    "a group of one at a port, inside of the session": (
-        LOOP
-        + "    import pliant, torch.distributed as dist\n"
-        + SESSION.replace('print("made a session")', "")
-        + "    dist.init_process_group('gloo', 'tcp://127.0.0.1:29555', rank=0, world_size=1)\n",
-        "the script calls torch.distributed.init_process_group at port 29555, which one replica of "
-        "a host alone can have",
-        "From torchrun",
-        15,
     ),
     "a device mesh": (
         "import pliant\nfrom torch.distributed.device_mesh import init_device_mesh\n"
         "init_device_mesh('cpu', (2,))\n",
-        "the script asks for RANK, which torchrun sets and pliant does not",
-        "From torchrun",
+        "RANK",
         3,
-    ),
-    "processes of a group": (
-        "import torch.distributed as dist\nimport torch.multiprocessing as mp\n"
-        "def work(rank):\n    dist.init_process_group('gloo', rank=rank, world_size=2)\n"
-        "mp.spawn(work, nprocs=2)\n",
-        "the script starts processes of its own with torch.multiprocessing.spawn",
-        "From torchrun",
-        5,
-    ),
-    "a plain loop": (
-        LOOP + "    step()\n    print('went on')\n",
-        "the script steps SGD outside of a pliant.Session",
-        "From a plain loop",
-        7,
-    ),
-    "a plain loop that catches everything": (
-        LOOP
-        + "    for _ in range(3):\n"
-        + "        try:\n            step()\n        except Exception:\n            pass\n"
-        + "    print('went on')\n",
-        "the script steps SGD outside of a pliant.Session",
-        "From a plain loop",
-        None,
     ),
 }
 
@@ -146,148 +87,38 @@ REFUSED = {
 def test_it_is_told_once_what_it_does_and_where_to_read_on(
     servant: Servant, tmp_path: Path, name: str
 ) -> None:
-    text, finding, section, line = REFUSED[name]
+    text, variable, line = REFUSED[name]
 
     code, said, messages = played(servant, tmp_path, text)
 
     told = sentence(messages)
+    asked = f"the script asks for {variable}, which torchrun sets and pliant does not"
     assert code == 2
-    assert told.startswith(f"{finding}. ")
-    where = f" (train.py, line {line})" if line is not None else ""
-    assert told.endswith(f"; `{section}` in {PAGE}{where}")
+    assert told == f"{asked}. {WAYS_IN} (train.py, line {line})"
     assert "Traceback" not in said
     assert said == f"ConfigError: {told}\n"  # so that screens do not say it once more
 
 
-TRAINERS = {
-    "transformers": ("trainer", "Trainer", "a transformers.Trainer", "a Trainer of Hugging Face"),
-    "accelerate": ("accelerator", "Accelerator", "an Accelerator", "Accelerate"),
-    "pytorch_lightning": ("trainer.trainer", "Trainer", "a Lightning Trainer", "Lightning"),
-    "lightning_fabric": ("fabric", "Fabric", "a Lightning Fabric", "Lightning"),
-}
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Packages with the names of real ones, installed as those are; each makes something."""
-    place = tmp_path_factory.mktemp("packages") / "site-packages"
-    for package, (module, name, _, _) in TRAINERS.items():
-        path = place / package / f"{module.replace('.', '/')}.py"
-        path.parent.mkdir(parents=True)
-        (place / package / "__init__.py").write_text(
-            f"def __getattr__(name):\n    from {package}.{module} import {name}\n"
-            f"    return {name}\n"
-        )
-        if "." in module:
-            (path.parent / "__init__.py").touch()
-        path.write_text(
-            f"class {name}:\n"
-            "    def __init__(self, optimizer=None):\n        self.optimizer = optimizer\n"
-            "    def train(self):\n        self.optimizer.step()\n"
-        )
-    return place
-
-
-@pytest.mark.parametrize("package", TRAINERS)
-def test_who_makes_a_trainer_is_told_there(
-    servant: Servant, tmp_path: Path, installed: Path, package: str
+def test_who_trains_without_a_session_is_told_the_ways_in_at_its_end(
+    servant: Servant, tmp_path: Path
 ) -> None:
-    _, name, words, section = TRAINERS[package]
-    path = f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+    code, _, messages = played(servant, tmp_path, LOOP + "    step()\n")
 
-    code, said, messages = played(
-        servant, tmp_path, f"{path}from {package} import {name}\n{name}()\nprint('went on')\n"
-    )
-
-    told = sentence(messages)
-    assert code == 2
-    assert told.startswith(f"the script makes {words} outside of a pliant.Session. ")
-    assert told.endswith(f"`From {section}` in {PAGE} (train.py, line 3)")
-    assert "went on" not in said
+    (ended,) = [one for one in messages if isinstance(one, Ended)]
+    assert (code, ended.kind) == (0, ExitKind.EARLY)
+    assert ended.detail == f"{NO_SESSION}. {WAYS_IN}"
 
 
-def test_a_script_with_a_session_may_read_make_and_step_what_it_likes_before(
-    servant: Servant, tmp_path: Path, installed: Path
+def test_who_asks_for_a_rank_with_a_default_is_told_what_that_means(
+    servant: Servant, tmp_path: Path
 ) -> None:
-    text = f"""
-    import os, sys
-    sys.path.insert(0, {str(installed)!r})
-    import pliant
-    import transformers, accelerate, pytorch_lightning
-    import torch.distributed as dist
-    rank = int(os.environ.get("RANK", 0))
-    try:
-        os.environ["LOCAL_RANK"]
-    except KeyError:
-        pass
-    try:
-        dist.init_process_group("gloo")
-    except ValueError:
-        pass
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    dist.destroy_process_group()
-    """
+    text = "    import os, pliant\n    rank = int(os.environ.get('RANK', 0))\n"
 
-    code, said, messages = played(
-        servant,
-        tmp_path,
-        text
-        + LOOP
-        + "    transformers.Trainer(optimizer).train()\n    step()\n    step()\n"
-        + SESSION,
-    )
+    code, said, messages = played(servant, tmp_path, text + LOOP + SESSION)
 
     assert (code, said) == (0, "made a session\n")
-    of_rank, note = [one.text for one in messages if isinstance(one, Noted)]
-    assert "RANK" in of_rank
-    assert note.startswith(
-        "the script steps SGD outside of a pliant.Session, which it has not made"
-    )
-    assert "(train.py, line" in note
-    assert not [one for one in messages if isinstance(one, Usage)]
-
-
-def test_a_helper_that_is_written_for_pliant_makes_its_script_one_of_pliant(
-    servant: Servant, tmp_path: Path
-) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("def train():\n    import pliant\n")
-
-    code, _, messages = played(
-        servant, tmp_path, "    import mine\n" + LOOP + "    step()\n    mine.train()\n"
-    )
-
-    (ended,) = [one for one in messages if isinstance(one, Ended)]
-    assert (code, ended.kind) == (0, ExitKind.EARLY)
-    assert "before, the script steps SGD outside of a pliant.Session (train.py, " in ended.detail
-    assert ended.detail.endswith(f"`From a plain loop` in {PAGE}")
-
-
-def test_an_installed_trainer_that_is_written_for_pliant_may_step_what_it_likes(
-    servant: Servant, tmp_path: Path
-) -> None:
-    place = tmp_path / "site-packages"
-    place.mkdir()
-    (place / "fitting.py").write_text("def fit(step):\n    step()\n    import pliant\n")
-    text = f"    import sys; sys.path.append({str(place)!r})\n    import fitting\n"
-
-    code, _, messages = played(servant, tmp_path, text + LOOP + "    fitting.fit(step)\n")
-
-    (ended,) = [one for one in messages if isinstance(one, Ended)]
-    assert (code, ended.kind) == (0, ExitKind.EARLY)
-
-
-def test_a_group_of_one_process_may_be_said_by_place(servant: Servant, tmp_path: Path) -> None:
-    text = """
-        import pliant, torch.distributed as dist
-        dist.init_process_group("gloo", "file://" + __file__ + ".store", None, 1, 0)
-        print(dist.get_world_size())
-    """
-
-    code, said, messages = played(servant, tmp_path, text)
-
-    (ended,) = [one for one in messages if isinstance(one, Ended)]
-    assert (code, said, ended.kind) == (0, "1\n", ExitKind.EARLY)
+    (note,) = [one.text for one in messages if isinstance(one, Noted)]
+    assert note.startswith("the script asks for RANK, which torchrun sets and pliant does not")
 
 
 def test_workers_of_one_replica_may_make_groups_between_them(
@@ -329,31 +160,6 @@ def test_who_makes_no_session_and_cannot_write_out_a_file_is_ended_as_well(
 
     assert code == 2
     assert sentence(messages).startswith("the script has made no pliant.Session in 0.1 s")
-
-
-def test_a_module_that_is_run_by_name_is_known_by_its_file(
-    servant: Servant, tmp_path: Path
-) -> None:
-    _, _, messages = played(servant, tmp_path, LOOP + "    step()\n", "-m", "train")
-
-    assert sentence(messages).endswith(f"`From a plain loop` in {PAGE} (train.py, line 7)")
-
-
-def test_a_module_of_an_installed_package_is_its_users_own(
-    servant: Servant, tmp_path: Path
-) -> None:
-    """It is written for pliant, which nothing of it has imported when it steps."""
-    place = tmp_path / "site-packages"
-    (place / "mine").mkdir(parents=True)
-    (place / "mine" / "__init__.py").touch()
-    later = "    def later():\n        import pliant\n"
-    (place / "mine" / "train.py").write_text(textwrap.dedent(LOOP + "    step()\n" + later))
-
-    code, _, messages = played(servant, place, "", "-m", "mine.train")
-
-    (ended,) = [one for one in messages if isinstance(one, Ended)]
-    assert (code, ended.kind) == (0, ExitKind.EARLY)
-    assert "outside of a pliant.Session (mine/train.py, line 7)" in ended.detail
 
 
 def test_who_makes_no_session_in_time_is_ended_wherever_it_is(

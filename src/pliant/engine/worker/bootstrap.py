@@ -51,7 +51,7 @@ from pliant.engine.guard import environment_reads, files
 from pliant.engine.worker import device_errors, script_errors
 from pliant.engine.worker.link import Link
 from pliant.engine.worker.main_module import staged_main
-from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
+from pliant.engine.worker.other_scripts import ScriptWatch, last_sentence
 from pliant.machine import device_locks
 from pliant.machine.descriptors import shortage
 from pliant.machine.interfaces import interface_of
@@ -352,13 +352,7 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
         if threading.current_thread() is threading.main_thread():
             ending.join()
 
-    watch = ScriptWatch(
-        limit_s=assignment.work.session_s,
-        noted=context.note,
-        end=end,
-        environ=os.environ,
-        allows_groups=context.worker is not None,
-    )
+    watch = ScriptWatch(limit_s=assignment.work.session_s, end=end)
     if context.worker is None:
         environment_reads.tell_rank(partial(context.note, lasting=True))
     context.link.while_idle(watch.end_if_late)
@@ -394,11 +388,7 @@ def _ended_well(context: WorkerContext, *, is_help: bool = False) -> tuple[int, 
         script = " ".join(context.assignment.work.command)
         return 0, ExitKind.EARLY, f"the script showed its help and ended: python {script}"
     if context.session is None:
-        return (
-            0,
-            ExitKind.EARLY,
-            NO_SESSION if context.watch is None else context.watch.last_sentence(),
-        )
+        return 0, ExitKind.EARLY, last_sentence()
     return 0, ExitKind.EARLY, "the script ended before its session had finished"
 
 

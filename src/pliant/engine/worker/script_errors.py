@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pliant.engine import script_files
-from pliant.engine.worker.customs import TORCHRUN
+from pliant.engine.worker.other_scripts import WAYS_IN
 
 TORCHRUN_VARIABLES = (
     "RANK",
@@ -50,9 +50,7 @@ def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
         return None
     variable = _missing_variable(error, said, environ)
     if variable is not None:
-        return TORCHRUN.sentence(
-            f"the script asks for {variable}, which torchrun sets and pliant does not"
-        )
+        return f"the script asks for {variable}, which torchrun sets and pliant does not. {WAYS_IN}"
     if (sentence := nondeterministic(error)) is not None:
         return sentence
     if _wants_accelerator(error, said):

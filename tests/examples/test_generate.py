@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from examples.simulations import generate
 
-from pliant.core.errors import ConfigError
-from pliant.simulate import generate
+from pliant.spec.workload import WorkloadJob, parse_workload
+
+
+def mix(**given: Any) -> list[WorkloadJob]:
+    """Return the jobs as `pliant simulate` reads them."""
+    return parse_workload(generate.csv_of(generate.mix(**given)), source="mix")
 
 
 def test_a_mix_has_the_published_figures() -> None:
-    jobs = generate.mix("mix:jobs=40000,seed=3")
+    jobs = mix(jobs=40000, seed=3)
 
     sizes = [job.devices for job in jobs]
     times = [job.work_s for job in jobs]
@@ -35,13 +41,13 @@ def test_the_mean_of_capped_times_is_the_one_asked_for() -> None:
 
 
 def test_the_same_words_give_the_same_and_another_seed_something_else() -> None:
-    assert generate.mix("mix:jobs=50,seed=1") == generate.mix("mix:seed=1,jobs=50")
-    assert generate.mix("mix:jobs=50,seed=1") != generate.mix("mix:jobs=50,seed=2")
-    assert generate.spot("spot:seed=1") == generate.spot("spot:seed=1")
+    assert mix(jobs=50, seed=1) == mix(jobs=50, seed=1)
+    assert mix(jobs=50, seed=1) != mix(jobs=50, seed=2)
+    assert generate.spot(seed=1) == generate.spot(seed=1)
 
 
 def test_another_share_of_elastic_jobs_leaves_the_jobs_as_they_are() -> None:
-    few, many = (generate.mix(f"mix:jobs=200,seed=1,elastic={share}") for share in (0.1, 0.9))
+    few, many = (mix(jobs=200, seed=1, elastic=share) for share in (0.1, 0.9))
 
     told = [[(job.arrival_s, job.work_s, job.devices) for job in jobs] for jobs in (few, many)]
     assert told[0] == told[1]
@@ -49,9 +55,9 @@ def test_another_share_of_elastic_jobs_leaves_the_jobs_as_they_are() -> None:
 
 
 def test_nodes_are_lost_in_bursts_and_come_back() -> None:
-    changes = generate.spot("spot:nodes=50,days=20,lossesPerHour=2,burst=4,awayInSeconds=600")
+    changes = generate.spot(nodes=50, days=20, losses_per_hour=2, burst=4, away_s=600)
 
-    numbers = [change.devices for change in changes]
+    numbers = [nodes for _, nodes in changes]
     falls = [before - after for before, after in pairwise(numbers)]
     losses = [fall for fall in falls if fall > 0]
     assert numbers[0] == 50
@@ -59,19 +65,3 @@ def test_nodes_are_lost_in_bursts_and_come_back() -> None:
     assert len(losses) == pytest.approx(20 * 24 * 2, rel=0.15)
     assert statistics.mean(losses) == pytest.approx(4, rel=0.15)
     assert all(fall >= -1 for fall in falls)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("mix:cows=3", "mix takes no 'cows'; it takes jobs, days, elastic, seed"),
-        ("mix:jobs=0", "mix: jobs=0 is not a whole number from 1 to 1e+06"),
-        ("mix:jobs=2.5", "mix: jobs=2.5 is not a whole number from 1 to 1e+06"),
-        ("mix:elastic=2", "mix: elastic=2 is not a number from 0 to 1"),
-        ("mix:days=nan", "mix: days=nan is not a number from 0.001 to 10000"),
-    ],
-)
-def test_a_number_that_cannot_be_is_refused(text: str, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        generate.mix(text)
-    assert str(caught.value) == sentence
