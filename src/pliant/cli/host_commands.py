@@ -1,18 +1,15 @@
 """``pliant doctor``: can this host take part in a job?
 
-Owns argv, what is asked of whom, and how the findings are shown.  ``core.host_checks`` says what is
-enough, ``machine.host_look`` how a thing is found out.
+Owns argv, what is asked of whom, what is enough, and how the findings are shown.
+``machine.host_look`` says how a thing is found out.
 """
 
 from __future__ import annotations
 
 import os
-import resource
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from email.utils import parsedate_to_datetime
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +25,6 @@ from pliant.cli.job_settings import tls_files
 from pliant.cli.terminal import draw, print_json
 from pliant.cli.which_job import require_join
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
-from pliant.core.host_checks import CoordinatorLook, HostLook, NodeLook, Verdict, findings
 from pliant.core.values import TlsFiles
 from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look
@@ -36,7 +32,6 @@ from pliant.machine.accelerators import ailments, visible
 from pliant.machine.interfaces import (
     address_named,
     address_towards,
-    addresses_in_words,
     host_addresses,
     is_own,
     others_reach,
@@ -44,7 +39,6 @@ from pliant.machine.interfaces import (
     resolved,
 )
 from pliant.machine.tls import NEEDS_TLS, fault_of_tls
-from pliant.run.host_devices import count_cores
 from pliant.run.register_location import places_now
 from pliant.run.run_directory import read_token
 
@@ -54,7 +48,45 @@ KNOWN = (*FORBIDDEN, 503)
 MOST_NODES = 64
 """Of the other hosts of a job that are looked at: each may take seconds."""
 
+
+class Verdict(StrEnum):
+    """What a finding means for the job."""
+
+    OK = "ok"
+    CAUTION = "caution"
+    """It can take part, and something may be missed later."""
+
+    OBSTACLE = "obstacle"
+
+
 COLOURS = {Verdict.OK: "green", Verdict.CAUTION: "yellow", Verdict.OBSTACLE: "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the page."""
+
+    name: str
+    found: str
+    do: str = ""
+    """What to do; empty: nothing."""
+
+    verdict: Verdict = Verdict.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorLook:
+    """What was seen of a coordinator."""
+
+    place: str
+    obstacle: str = ""
+    """Why it was not reached; empty: it was."""
+
+    token: str = ""
+    """What it said of the token: ``taken``, ``refused``; empty: none was shown."""
+
+    nodes: tuple[tuple[str, str], ...] = ()
+    """What it said of the others of its job: node, and address of its workers."""
 
 
 def doctor(
@@ -83,7 +115,7 @@ def doctor(
         require_join(token_file=token_file, **tls_given)
     token = None if token_file is None else read_token(token_file)
     tls = tls_files(tls_ca, tls_certificate, tls_key)
-    found = findings(_seen_here(join, token, interface, tls))
+    found = _findings(join, token, interface, tls)
     is_fit = all(one.verdict is not Verdict.OBSTACLE for one in found)
     if as_json:
         print_json({"fit": is_fit, "findings": [asdict(one) for one in found]})
@@ -98,76 +130,112 @@ def doctor(
     return EXIT_OK if is_fit else EXIT_FAILED
 
 
-def _seen_here(
+def _findings(
     join: str | None, token: str | None, interface: str | None, tls: TlsFiles | None
-) -> HostLook:
-    here, there = Path.cwd(), visible(os.environ)
-    places, fault = _places(join)
+) -> list[Finding]:
+    try:
+        places, looks = ([], []) if join is None else (places_now(join), [])
+    except ConfigError as error:
+        places, looks = [], [CoordinatorLook(place=str(join), obstacle=str(error))]
     with ThreadPoolExecutor() as pool:  # each takes at most as long as importing torch may
         torch = pool.submit(host_look.torch_here)
-        looks = [pool.submit(_coordinator, place, token, tls) for place in places]
-        others = dict(pair for look in looks for pair in look.result().nodes)
-        nodes = [pool.submit(_node, name, at) for name, at in others.items()]
-        address, obstacle = _address(places, interface)
-        names = {one.address: str(one) for one in host_addresses()}
-        return HostLook(
-            python=sys.version_info[:3],
-            torch=torch.result()[0],
-            torch_obstacle=torch.result()[1],
-            address=names.get(address, address),
-            address_obstacle=obstacle,
-            others=addresses_in_words(
-                tuple(one for one in others_reach() if one.address != address), none=""
-            ),
-            port_obstacle=host_look.port_obstacle(address) if address else "",
-            cores=count_cores(),
-            accelerators=there,
-            ailments=ailments(one.name for one in there),
-            shm_bytes=host_look.free_bytes(host_look.SHARED_MEMORY),
-            disk_bytes=host_look.free_bytes(here),
-            directory=str(here),
-            directory_obstacle=host_look.write_obstacle(here),
-            files=host_look.limit(resource.RLIMIT_NOFILE),
-            processes=host_look.limit(resource.RLIMIT_NPROC),
-            coordinators=(fault,) if fault else tuple(one.result() for one in looks),
-            nodes=tuple(one.result() for one in nodes),
-        )
+        looks += pool.map(lambda place: _coordinator(place, token, tls), places)
+        others = dict(pair for look in looks for pair in look.nodes)
+        ways = dict(zip(others, pool.map(host_look.host_obstacle, others.values()), strict=True))
+        return [
+            _torch(*torch.result()),
+            _interface(places, interface),
+            *_accelerators(),
+            *_told(looks),
+            *_others(others, ways),
+        ]
 
 
-def _places(join: str | None) -> tuple[list[str], CoordinatorLook | None]:
-    """Return the places that are named, or why none can be."""
-    if join is None:
-        return [], None
+def _torch(version: str, obstacle: str) -> Finding:
+    if version:
+        return Finding("torch", version)
+    do = "pip install 'pliant[engine]', as on the other hosts"
+    return Finding("torch", obstacle, do, Verdict.OBSTACLE)
+
+
+def _interface(places: list[str], interface: str | None) -> Finding:
     try:
-        return places_now(join), None
+        address = _address(places, interface)
     except ConfigError as error:
-        return [], CoordinatorLook(place=join, obstacle=str(error))
+        return Finding("interface", str(error), "name one with --interface", Verdict.OBSTACLE)
+    known = {one.address: str(one) for one in host_addresses()}
+    return Finding("interface", known.get(address, address))
 
 
-def _address(places: list[str], interface: str | None) -> tuple[str, str]:
-    """Return where others reach this host, or why nowhere."""
-    try:
-        if interface is not None:
-            return address_named(interface, "--interface"), ""
-    except ConfigError as error:
-        return "", str(error)
-    obstacle = ""
+def _address(places: list[str], interface: str | None) -> str:
+    """Return where others reach this host.
+
+    Raises:
+        ConfigError: nowhere.
+    """
+    if interface is not None:
+        return address_named(interface, "--interface")
+    failure = ConfigError("there is none but loopback")
     for place in places:
         try:
-            return address_towards(resolved(place_of(place)[0], "--join")), ""
+            return address_towards(resolved(place_of(place)[0], "--join"))
         except ConfigError as error:
-            obstacle = str(error)
-    if obstacle:
-        return "", obstacle
-    others = others_reach()
-    return (others[0].address, "") if others else ("", "there is none but loopback")
+            failure = error
+    if places or not (others := others_reach()):
+        raise failure
+    return others[0].address
+
+
+def _accelerators() -> list[Finding]:
+    """Judge each; where there are none, a host trains on its cores."""
+    there, found = visible(os.environ), []
+    ill = ailments(one.name for one in there)
+    for one in there:
+        why, gb = ill.get(one.name, ""), (one.memory_bytes or 0) / (1 << 30)
+        said = ", ".join(filter(None, (one.model, f"{gb:.3g} GB" if gb else "", why)))
+        do = "leave it out of the variable that masks devices, or cordon it" if why else ""
+        found.append(Finding(one.name, said, do, Verdict.CAUTION if why else Verdict.OK))
+    return found
+
+
+def _told(looks: list[CoordinatorLook]) -> list[Finding]:
+    """Judge the places of coordinators: where one serves, the others need not."""
+    is_there, found = any(not look.obstacle for look in looks), []
+    for look in looks:
+        said, do, verdict = f"{look.place} answers, and the token is {look.token}", "", Verdict.OK
+        if look.obstacle and is_there:
+            said = f"{look.place}: {look.obstacle}; it is not needed now"
+        elif look.obstacle:
+            said, verdict = f"{look.place}: {look.obstacle}", Verdict.OBSTACLE
+            do = (
+                "start the coordinator, open its port for this host, or give the files of TLS that "
+                "it wants; --join names its --listen"
+            )
+        elif not look.token:
+            said, verdict = f"{look.place} answers", Verdict.CAUTION
+            do = "show it the token, too: --token-file FILE"
+        elif look.token == "refused":  # noqa: S105  a word
+            do, verdict = "copy the token file of the coordinator anew", Verdict.OBSTACLE
+        found.append(Finding("coordinator", said, do, verdict))
+    return found
+
+
+def _others(nodes: dict[str, str], ways: dict[str, str]) -> list[Finding]:
+    """Judge the way to the other hosts of the job, if there are any yet."""
+    if not nodes:
+        return []
+    away = [f"{name} ({nodes[name]}): {why}" for name, why in ways.items() if why]
+    if not away:
+        return [Finding("other hosts", f"{', '.join(nodes)}: reached")]
+    do = "let the hosts reach each other, at the ports above 1023, or choose an --interface"
+    return [Finding("other hosts", "; ".join(away), do, Verdict.OBSTACLE)]
 
 
 def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> CoordinatorLook:
     """Connect to a coordinator and ask it something."""
 
-    def unfit(obstacle: str, *, is_about_files: bool = False) -> CoordinatorLook:
-        return CoordinatorLook(place=place, obstacle=obstacle, is_about_files=is_about_files)
+    def unfit(obstacle: str) -> CoordinatorLook:
+        return CoordinatorLook(place=place, obstacle=obstacle)
 
     try:
         host, port = place_of(place)
@@ -176,8 +244,7 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
     except ConfigError as error:
         return unfit(str(error))
     port = port or (443 if url.startswith("https") else 80)
-    obstacle, answer_s = host_look.connect_obstacle(address, port)
-    if obstacle:
+    if obstacle := host_look.connect_obstacle(address, port)[0]:
         return unfit(obstacle)
     header = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
@@ -189,26 +256,23 @@ def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> Coordin
             verify=trust_at(url, tls),
         ) as client:
             health = client.get("/healthz")
-            ahead_s = _ahead(health.headers.get("date"))
             status = client.get("/v1/status")
             nodes = client.get("/v1/nodes")
     except ConfigError as error:
-        return unfit(str(error), is_about_files=True)
+        return unfit(str(error))
     except httpx.HTTPError as error:
         if (fault := fault_of_tls(error, url, tls)) is not None:
-            return unfit(fault, is_about_files=True)
+            return unfit(fault)
         return unfit(f"it answers, but no coordinator: {error}")
     if health.status_code == NEEDS_TLS:
-        return unfit(refusal(health, "coordinator"), is_about_files=True)
+        return unfit(refusal(health, "coordinator"))
     for answer in (health, status):
         if not answer.is_success and (answer is health or answer.status_code not in KNOWN):
             return unfit(f"it answers, but no coordinator (status {answer.status_code})")
     said = "" if token is None else "refused" if status.status_code in FORBIDDEN else "taken"
     return CoordinatorLook(
         place=place,
-        answer_s=answer_s,
         token=said,
-        clock_ahead_s=ahead_s,
         nodes=_named(nodes) if nodes.is_success else (),
     )
 
@@ -221,15 +285,3 @@ def _named(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
         return ()
     pairs = said.items() if isinstance(said, dict) else ()
     return tuple((str(node), str(at)) for node, at in pairs if not is_own(str(at)))[:MOST_NODES]
-
-
-def _node(name: str, address: str) -> NodeLook:
-    return NodeLook(name=name, address=address, obstacle=host_look.host_obstacle(address))
-
-
-def _ahead(date: str | None) -> float | None:
-    """Return by how much this host's clock is ahead of one that an answer tells."""
-    try:
-        return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
-    except ValueError:
-        return None

@@ -1,4 +1,4 @@
-"""What is found on this host of what a job needs; ``core.host_checks`` judges it.
+"""What is found on this host of what a job needs.
 
 Owns how each thing is found out, and that none of it takes long.  Leaves nothing behind.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import shutil
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from pliant.core.text import last_line
 
@@ -24,8 +21,6 @@ CONNECT_S = 3.0
 
 CLOSED_PORT = 61_001
 """Just above those that Linux gives out: a host that is reached says that nobody listens there."""
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  only looked at
 
 _IMPORT = "import torch, pliant.engine.session; print(torch.__version__)"
 
@@ -45,36 +40,6 @@ def torch_here() -> tuple[str, str]:
     if done.returncode:
         return "", last_line(done.stderr) or f"importing it ended with code {done.returncode}"
     return done.stdout.strip(), ""
-
-
-def port_obstacle(address: str) -> str:
-    """Say why nothing can listen at an address and be reached there; empty: it can."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.create_server((address, 0), family=family) as listener:
-            socket.create_connection(listener.getsockname()[:2], CONNECT_S).close()
-    except OSError as error:
-        return f"{address} cannot be listened on and reached: {error.strerror or error}"
-    return ""
-
-
-def free_bytes(directory: Path) -> int | None:
-    """Return how much may be written below a directory; None: it is not there."""
-    try:
-        return shutil.disk_usage(directory).free
-    except OSError:
-        return None
-
-
-def write_obstacle(directory: Path) -> str:
-    """Say why this user cannot write to a directory; empty: that is possible."""
-    return "" if os.access(directory, os.W_OK | os.X_OK) else f"{directory} cannot be written"
-
-
-def limit(number: int) -> int | None:
-    """Return a limit of this process as it counts; None: there is none."""
-    soft, _ = resource.getrlimit(number)
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def host_obstacle(address: str) -> str:
