@@ -219,7 +219,7 @@ def test_a_message_that_is_not_the_senders_to_say_is_refused() -> None:
 
 def sent_with(secret: object, kind: str = "prepare") -> dict[str, Any]:
     if kind == "join_hosts":
-        joint = JoinHosts(head=NodeId("a"), parts=(NodeId("b"),), endpoint="h:1", part_endpoints=())
+        joint = JoinHosts(head=NodeId("a"), parts=(NodeId("b"),), endpoint="h:1")
         return {**json.loads(encode(joint, Incarnation(1))), "secret": secret}
     order = Order(generation=2, members=())  # type: ignore[arg-type]
     return {**json.loads(encode(Prepare(to=(), order=order), Incarnation(1))), "secret": secret} | {

@@ -196,7 +196,6 @@ class HostGroups:
             head=joint.head,
             parts=joint.parts,
             endpoint=self._hosts[joint.head].endpoint,
-            part_endpoints=tuple(self._hosts[part].endpoint for part in joint.parts),
             secret=secrets.token_hex(SECRET_BYTES),
         )
         self._tries = host_groups.opened(self._tries, joint)

@@ -47,15 +47,8 @@ ReturnCode = Annotated[int, Field(ge=-MOST, le=MOST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeetParts:
-    """To a part: all parts are there; now they are to reach each other."""
-
-    type: Literal["meet"] = "meet"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllJoined:
-    """To a part: all hosts of the node reach each other; from now on it is one."""
+    """To a part: all hosts of the node are there; from now on it is one."""
 
     type: Literal["joined"] = "joined"
 
@@ -80,13 +73,6 @@ class KillPart:
     """Whether the end of the replica was asked for; else one of its workers has ended."""
 
     type: Literal["kill"] = "kill"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartMet:
-    """To the head: this part and the other ones reach each other."""
-
-    type: Literal["met"] = "met"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +168,8 @@ class HostAlive:
     type: Literal["alive"] = "alive"
 
 
-HeadRecord = MeetParts | AllJoined | StartPart | KillPart
-PartRecord = (
-    PartMet | PartStarted | PartReaped | PartEnded | PartSilent | PartSaid | PartNews | PartLeaving
-)
+HeadRecord = AllJoined | StartPart | KillPart
+PartRecord = PartStarted | PartReaped | PartEnded | PartSilent | PartSaid | PartNews | PartLeaving
 TunnelRecord = TunnelOpened | TunnelRead
 LinkRecord = HeadRecord | PartRecord | TunnelRecord | HostAlive
 

@@ -365,9 +365,6 @@ class JoinHosts:
     endpoint: str
     """``host:port`` of the head."""
 
-    part_endpoints: tuple[str, ...]
-    """Those of the parts, in their order: they reach each other as well."""
-
     secret: str = field(default="", repr=False)
     """By which they know each other, hex."""
 

@@ -97,7 +97,6 @@ class Joined:
             head=self.head.name,
             parts=tuple(host.name for host in self.parts),
             endpoint=said[0].endpoint,
-            part_endpoints=tuple(one.endpoint for one in said[1:]),
             secret=secrets.token_hex(32),
         )
         return replace(told, **changes)

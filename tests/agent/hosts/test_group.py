@@ -26,9 +26,6 @@ from websockets.http11 import Request, Response
 from pliant.agent.hosts import group as hosts_group
 from pliant.agent.hosts import link as hosts_link
 from pliant.agent.hosts import listener as hosts_listener
-from pliant.agent.hosts import peers as hosts_peers
-from pliant.agent.hosts.peers import PartPeers
-from pliant.agent.node_facts import AgentConfig
 from pliant.agent.worker import LOOK_S
 from pliant.agent.workers_here import SILENT_LOOKS
 from pliant.core.agreement import NodeFacts
@@ -37,7 +34,6 @@ from pliant.core.values import TlsFiles
 from pliant.wire.messages import (
     AgentLeft,
     HostAlone,
-    JoinHosts,
     LedgerGrown,
     OutputGrown,
     Started,
@@ -319,90 +315,6 @@ def test_who_was_missed_is_said_again_where_it_may_not_have_been_heard(
     play(scene, WAITS)
 
 
-def test_parts_that_do_not_reach_each_other_are_of_no_node_and_say_so(
-    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Both reach the head, and their workers would wait for each other for ever."""
-    monkeypatch.setattr(hosts_listener, "JOIN_S", 2.0)
-
-    async def scene(hosts: Joined) -> None:
-        told = await hosts.order()
-        nowhere = replace(told, part_endpoints=("127.0.0.9:1", "127.0.0.9:1"))
-        for host in hosts.hosts:
-            await host.say(nowhere)
-
-        said = [(await host.alone(2)).missed for host in hosts.hosts]
-
-        assert said[0] == ()
-        apart = "h1 and h2 did not all reach each other, so this host is not one with them"
-        assert caplog.messages.count(apart) == 1
-        assert said[1:] in ([("h2",), ()], [(), ("h1",)], [("h2",), ("h1",)])
-        assert not any(host.facts.head for host in hosts.hosts)
-        await hosts.join()
-
-    play(scene, WAITS, hosts=3, workers=3)
-
-
-def test_of_parts_that_did_not_reach_one_the_others_are_not_told(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The link to the head may end while a part still waits for the one that does not come."""
-    kept = kept_links(monkeypatch)
-
-    async def sought(told: JoinHosts, own: AgentConfig, tls: None) -> hosts_link.HostLink | None:
-        if (told.head, own.node) != ("h1", "h2"):
-            return await hosts_listener.reached(told, own, tls)
-        await until(lambda: len(kept) == 4, "both have a link to the third")
-        return None
-
-    monkeypatch.setattr(hosts_peers, "reached", sought)
-
-    async def scene(hosts: Joined) -> None:
-        told = await hosts.order()
-        for host in hosts.hosts:
-            await host.say(told)
-
-        said = [(await host.alone(2)).missed for host in hosts.hosts]
-
-        assert said == [(), ("h2",), ("h1",), ()]
-
-    play(scene, WAITS, hosts=4, workers=4)
-
-
-def kept_links(monkeypatch: pytest.MonkeyPatch) -> list[hosts_link.HostLink]:
-    """Return a list to which each end of a link between two parts is added."""
-    kept: list[hosts_link.HostLink] = []
-    keep = PartPeers._keep
-
-    def note(self: PartPeers, link: hosts_link.HostLink) -> None:
-        kept.append(link)
-        keep(self, link)
-
-    monkeypatch.setattr(PartPeers, "_keep", note)
-    return kept
-
-
-@pytest.mark.parametrize("silent", [0, 1])
-@scene(WAITS, hosts=3, workers=3)
-async def test_parts_that_fall_silent_to_each_other_are_of_no_node_any_more(
-    hosts: Joined, *, monkeypatch: pytest.MonkeyPatch, silent: int
-) -> None:
-    kept = kept_links(monkeypatch)
-    await hosts.join()
-    await hosts.head.say(start("r1"))
-    workers = await hosts.started(3)
-    await hosts.waits("r1.0", "r1.1", "r1.2")
-    (link,) = [one for one in kept if one.other == hosts.parts[1 - silent].name]
-
-    link._outbox = asyncio.Queue()  # nothing reaches the other part any more
-
-    found = await hosts.parts[1 - silent].alone(2)
-    assert hosts.parts[silent].name in found.missed
-    for host in hosts.hosts:
-        await host.alone(2)
-    assert gone([one.pid for one in workers])
-
-
 def test_who_does_not_know_the_secret_is_not_let_in_nor_trusted(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -582,16 +494,11 @@ async def test_a_part_that_is_told_to_end_waits_until_the_replicas_have_left(hos
     assert len(part.all(HostAlone)) == 1
 
 
-def test_hosts_with_certificates_are_joined_by_tls(
-    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts with each other as well: each of two has one end of the link between them."""
-    peers = kept_links(monkeypatch)
-
+def test_hosts_with_certificates_are_joined_by_tls(play: Play, tmp_path: Path) -> None:
     async def scene(hosts: Joined) -> None:
         await hosts.join()
-        links = (*hosts.head.agent._joint.links, *peers)
-        assert len(links) == 4
+        links = hosts.head.agent._joint.links
+        assert len(links) == 2
         assert all(one._connection.transport.get_extra_info("peercert") for one in links)
         await hosts.head.say(start("r1"))
         await hosts.waits("r1.0", "r1.1", "r1.2")

@@ -13,23 +13,15 @@ from tests.agent.world import DEADLINE_S
 from tests.scene import in_a_loop
 from websockets.exceptions import ConnectionClosedOK
 
-from pliant.agent.hosts import leader as hosts_leader
 from pliant.agent.hosts.leader import HeadWorkers
 from pliant.agent.hosts.link import HostLink
-from pliant.agent.local_replica import LocalReplica
-from pliant.agent.node_facts import AgentConfig
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
-from pliant.core.events import ExitKind
-from pliant.core.values import NO_INCARNATION, Incarnation, NodeId
-from pliant.wire import launch
-from pliant.wire.codec import MAX_MESSAGE_BYTES, Message, encode
+from pliant.core.values import NO_INCARNATION, NodeId
+from pliant.wire.codec import Message, encode
 from pliant.wire.host_records import (
     RECORDS,
-    KillPart,
     LinkRecord,
-    PartEnded,
-    PartMet,
     PartNews,
     PartReaped,
 )
@@ -122,87 +114,3 @@ def test_a_part_does_not_tell_what_a_worker_0_has_written_or_printed(worker: int
     asyncio.run(play())
     assert sent == [printed]
     assert refused == [("h1", "spoke for a worker 0")]
-
-
-def test_a_part_vouches_for_no_other_that_it_reaches_the_rest() -> None:
-    head = head_of()
-    said = RECORDS.dump_json(PartMet()).decode()
-
-    async def play() -> bool:
-        liar, other = link_of(EndedConnection(said, said)), link_of(EndedConnection())
-        other.other = NodeId("h2")
-        head.meet(liar)
-        meeting = asyncio.create_task(head.bring_together([liar, other]))
-        await asyncio.sleep(0)
-        await asyncio.wait_for(liar.run(), DEADLINE_S)
-        return await asyncio.wait_for(meeting, DEADLINE_S)
-
-    assert not asyncio.run(play())
-
-
-def test_a_part_that_does_not_say_whether_it_reaches_the_others_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else all would be told to be one again at once, and again."""
-    monkeypatch.setattr(hosts_leader, "MEET_S", 0.05)
-    head = head_of()
-
-    async def play() -> bool:
-        met, mute = link_of(EndedConnection()), link_of(EndedConnection())
-        mute.other = NodeId("h2")
-        head.meet(met)
-        meeting = asyncio.create_task(head.bring_together([met, mute]))
-        await asyncio.sleep(0)
-        met._on_record(PartMet())
-        return await asyncio.wait_for(meeting, DEADLINE_S)
-
-    assert not asyncio.run(play())
-    assert head.unheard == ("h2",)
-
-
-class Replica:
-    """One with a worker here and one on another host, and what is asked for it."""
-
-    def __init__(self) -> None:
-        self.asked: list[launch.Request] = []
-        self.link = link_of(EndedConnection())
-        self.told: list[LinkRecord] = []
-        self.link.say = self.told.append  # type: ignore[method-assign,assignment]
-        host = SimpleNamespace(
-            config=AgentConfig(node=NodeId("h0"), devices=1, environment={}),
-            servers=SimpleNamespace(ask=self.asked.append),
-            job=SimpleNamespace(starts_all=False, work=None),
-            listener=take,
-            send=take,
-            refuse=take,
-        )
-        self.replica = LocalReplica(R1, [0], cast(ThisHost, host), parts=(self.link,))
-
-
-@in_a_loop
-async def test_a_host_that_is_lost_while_its_replica_is_started_takes_that_along() -> None:
-    """The worker here has no process when it is to be killed: it is killed once it has one."""
-    its = Replica()
-    (place,) = its.replica.lose(H1, "it is gone")
-    assert await its.replica.reap(place, -9) is None
-
-    its.asked.clear()
-    its.told.clear()
-    its.replica.started(0, 99_999_999)
-
-    assert its.asked == [launch.KillReplica(replica=R1)]
-    assert its.told == [KillPart(replica=R1, is_asked=False)]
-    its.replica.close()
-
-
-@in_a_loop
-async def test_how_a_worker_of_another_host_has_ended_fits_into_a_message() -> None:
-    its = Replica()
-    lies = "\u2620" * MAX_MESSAGE_BYTES
-    remote = its.replica.elsewhere[1]
-
-    remote.ended(PartEnded(replica=R1, place=1, kind=ExitKind.SCRIPT, detail=lies, worker=1))
-
-    exited = await remote.exit(1)
-    assert lies.startswith(exited.detail)
-    assert len(encode(exited, Incarnation(1))) < MAX_MESSAGE_BYTES

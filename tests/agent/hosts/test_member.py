@@ -15,7 +15,7 @@ from pliant.agent.node_facts import AgentConfig
 from pliant.agent.this_host import ThisHost
 from pliant.agent.work import JobHere
 from pliant.core.values import Incarnation, NodeId
-from pliant.wire.host_records import PartMet, StartPart
+from pliant.wire.host_records import PartLeaving, StartPart
 from pliant.wire.messages import Work
 
 
@@ -64,5 +64,5 @@ def test_a_head_cannot_have_started_what_no_part_runs(
 
 
 def test_a_head_does_not_speak_as_a_part(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a head says no PartMet"):
-        part_of(tmp_path).obey(PartMet())
+    with pytest.raises(ValueError, match="a head says no PartLeaving"):
+        part_of(tmp_path).obey(PartLeaving(notice_s=1.0))

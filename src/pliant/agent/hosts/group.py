@@ -17,11 +17,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from pliant.agent.hosts.group_log import GroupLog
 from pliant.agent.hosts.leader import HeadWorkers
 from pliant.agent.hosts.link import HostLink
 from pliant.agent.hosts.listener import HeadListener, reached
 from pliant.agent.hosts.member import GONE_S, PartWorkers
-from pliant.agent.hosts.peers import GroupLog, PartPeers
 from pliant.agent.node_facts import AgentConfig
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
@@ -31,7 +31,7 @@ from pliant.core.values import NodeId, TlsFiles
 from pliant.machine.descriptors import shortage_of
 from pliant.machine.event_loop import cancelled, first_of
 from pliant.wire import launch
-from pliant.wire.host_records import AllJoined, PartLeaving, PartMet
+from pliant.wire.host_records import AllJoined, PartLeaving
 from pliant.wire.messages import HostAlone, JoinHosts
 
 WAITS_S = 2.0
@@ -244,7 +244,7 @@ class JoinedHost:
         try:
             links = await listener.awaited(told, workers.meet)
             self._missed = tuple(part for part in told.parts if part not in links)
-            if self._missed or not await self._all_reach(workers, links) or self._is_over:
+            if self._missed or self._is_over:
                 return
             for link in links.values():
                 link.say(AllJoined())
@@ -262,14 +262,6 @@ class JoinedHost:
             workers.lose(link)
         while self._replicas.names():
             await asyncio.sleep(GONE_S)
-
-    async def _all_reach(self, workers: HeadWorkers, links: dict[NodeId, HostLink]) -> bool:
-        """Have the parts reach each other; say so if they do not."""
-        if await workers.bring_together(links.values()):
-            return True
-        self._missed = workers.unheard
-        self._words.say_apart(sorted(links))
-        return False
 
     def _become(self, told: JoinHosts) -> None:
         """Be one with others, and say so."""
@@ -303,14 +295,7 @@ class JoinedHost:
         self._missed = ()
         workers = PartWorkers(link, self._host)
         link.attach(workers.obey)
-        peers = PartPeers(
-            told,
-            self._host,
-            listener,
-            tls=self._tls(),
-            on_lost=link.cut,
-        )
-        greeting = self._greet_as(told, workers, peers)
+        greeting = self._greet_as(told, workers)
         tasks = [asyncio.create_task(one) for one in (link.run(), greeting)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -318,9 +303,8 @@ class JoinedHost:
             link.cut()
             for task in tasks:
                 task.cancel()
-            await peers.close()
             _, failure = await asyncio.gather(*tasks, return_exceptions=True)
-        self._missed = (*peers.missed, *((told.head,) if link.is_silent else ()))
+        self._missed = (told.head,) if link.is_silent else ()
         if self._part is not None:
             self._part_from_all()
         await workers.end()
@@ -329,13 +313,7 @@ class JoinedHost:
         if isinstance(failure, Exception):
             raise failure
 
-    async def _greet_as(self, told: JoinHosts, workers: PartWorkers, peers: PartPeers) -> None:
-        if len(told.parts) > 1:
-            await workers.meets.wait()
-            await peers.meet()
-            if peers.missed:
-                return
-            workers.link.say(PartMet())
+    async def _greet_as(self, told: JoinHosts, workers: PartWorkers) -> None:
         await workers.joined.wait()
         if self._is_over:  # nothing can be started here any more: the others are to look for others
             workers.link.cut()

@@ -5,26 +5,21 @@ Owns that a part speaks for its own workers only.  Knows nothing of how links ar
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from pliant.agent.hosts.link import HostLink
-from pliant.agent.hosts.listener import JOIN_S
 from pliant.agent.hosts.remote_worker import RemoteWorker
 from pliant.agent.replicas_here import ReplicasHere
 from pliant.agent.this_host import ThisHost
-from pliant.core.values import NodeId, ReplicaId
-from pliant.machine.event_loop import first_of
+from pliant.core.values import ReplicaId
 from pliant.wire.codec import Refusal, decode
 from pliant.wire.host_records import (
     LinkRecord,
-    MeetParts,
     OfWorker,
     PartEnded,
     PartLeaving,
-    PartMet,
     PartNews,
     PartReaped,
     PartSaid,
@@ -32,9 +27,6 @@ from pliant.wire.host_records import (
     PartStarted,
 )
 from pliant.wire.messages import LedgerGrown, OutputGrown
-
-MEET_S = JOIN_S + 2.0
-"""Longest wait until parts reach each other, in seconds; who does not says so before."""
 
 NEWS = frozenset({LedgerGrown, OutputGrown})
 
@@ -52,30 +44,11 @@ class HeadWorkers:
         self._replicas = replicas
         self._host = host
         self._on_leaving = on_leaving
-        self._awaited: set[NodeId] = set()
-        """Parts that have not said so far that they reach the others."""
-
-        self._all_met = asyncio.Event()
-        self.unheard: tuple[NodeId, ...] = ()
-        """Parts that fell silent meanwhile, or never said whether they reach the others."""
 
     def meet(self, link: HostLink) -> None:
         """Hear from now on what is said over a link."""
         link.attach(partial(self._hear_record, link))
         link.tunnels.directory_of = self._directory_of
-
-    async def bring_together(self, links: Collection[HostLink]) -> bool:
-        """Have the parts reach each other; whether all have done so in time."""
-        if len(links) == 1:
-            return True
-        self._awaited = {link.other for link in links}
-        for link in links:
-            link.say(MeetParts())
-        ended = [link.ended for link in links]
-        is_told = await first_of(self._all_met, *ended, limit_s=MEET_S)
-        late = () if is_told else self._awaited
-        self.unheard = tuple(one.other for one in links if one.is_silent or one.other in late)
-        return self._all_met.is_set()
 
     def _directory_of(self, replica: ReplicaId) -> Path | None:
         """Return where the workers of a replica meet."""
@@ -90,10 +63,6 @@ class HeadWorkers:
 
     def _hear_record(self, link: HostLink, record: LinkRecord) -> None:
         match record:
-            case PartMet() if link.other in self._awaited:
-                self._awaited.remove(link.other)
-                if not self._awaited:
-                    self._all_met.set()
             case PartNews(message=message):
                 self._pass_on(link, message)
             case PartLeaving(notice_s=notice_s):

@@ -1,14 +1,11 @@
 """How hosts of a host group come together: where one of them listens, and how others get there.
 
-It is said here of the head and its parts; of two parts the earlier one is as the head of the later.
-
 Owns that nobody else comes in: both ends prove that they know the secret that their coordinator
 gave them, and neither says it; that nobody listens for longer than parts are awaited; and that
 strangers who connect use up nothing.  Knows nothing of what is said later.
 
     alone      a port that is taken and closed: whoever connects is refused by the kernel
     JoinHosts  open; a part says who it is and proves it; the answer proves that this is the head
-    MeetParts  of a part: as that, for those behind it
     all there  closed
 
 With the files of the job's TLS, each end shows a certificate that its CA has signed, too.

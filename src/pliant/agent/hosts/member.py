@@ -24,7 +24,6 @@ from pliant.wire.host_records import (
     AllJoined,
     KillPart,
     LinkRecord,
-    MeetParts,
     PartEnded,
     PartNews,
     PartReaped,
@@ -126,11 +125,8 @@ class PartWorkers(RunningReplicas[PartReplica]):
 
     def __init__(self, link: HostLink, host: ThisHost) -> None:
         super().__init__(host)
-        self.meets = asyncio.Event()
-        """All parts are there, and are to reach each other."""
-
         self.joined = asyncio.Event()
-        """All hosts of the node reach each other."""
+        """All hosts of the node are there."""
 
         self.link = link
 
@@ -146,8 +142,6 @@ class PartWorkers(RunningReplicas[PartReplica]):
             ValueError: it is not for a head to say.
         """
         match record:
-            case MeetParts():
-                self.meets.set()
             case AllJoined():
                 self.joined.set()
             case StartPart() as order if self._fits(order):
