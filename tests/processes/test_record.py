@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.live.prompt import run_typed
-from tests.processes.elastic import scale
 from tests.processes.launching import RunningJob, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
@@ -117,30 +116,6 @@ def refused(job: RunningJob) -> str:
         ),
         "",
     )
-
-
-def test_outputs_that_are_split_or_there_twice_are_told_at_the_end(tmp_path: Path) -> None:
-    top = (
-        "import logging, os; n = 1\nwhile os.path.exists(f'exp{n}'): n += 1\n"
-        "os.makedirs(f'exp{n}'); del n\n"
-        "logging.basicConfig(filename='train.log', level=logging.INFO)"
-    )
-    script = written(tmp_path, top)
-    tail = "        logging.info('step %d', step.index)\n        while "
-    script.write_text(script.read_text().replace("        while ", tail))
-    with running(tmp_path, script, replicas=2, start=1, warm=True, cwd=tmp_path) as job:
-        job.wait_for_steps(5)
-        scale(job, 2)
-        job.wait_for(lambda: any(r["replica"] == "r2" for r in job.records("spare")), "r2 comes")
-        let_end(job)
-
-    told = [str(one["text"]) for one in job.records("note") if one.get("lasting")]
-    assert [text.partition(":")[0] for text in told] == [
-        "outputs go to exp2 here, and to exp1 where the run began",
-        "each replica adds its own lines to train.log, which it keeps open, so that they are there "
-        "several times; write rows with session.open_log(path), and other lines only where "
-        "session.leader is true",
-    ]
 
 
 @pytest.mark.parametrize("is_in_tail", [True, False])

@@ -149,53 +149,6 @@ def test_when_several_begin_with_the_same_file_it_is_told_once(home: Path) -> No
     assert re.search("^each replica would empty .*log, at its own time", said[0])
 
 
-@pytest.mark.parametrize("names", [("exp", "exp2"), ("7-11-04", "7-12-31"), ("run_1", "run_2")])
-def test_a_directory_that_counts_up_or_is_named_by_time_is_told_once(
-    home: Path, names: tuple[str, str]
-) -> None:
-    workers = [Worker(home, f"r{number}.0") for number in (1, 2, 3)]
-    for worker, name in zip(workers, (*names, names[1]), strict=True):
-        worker.make("out")
-        worker.make(f"out/{name}")
-        worker.train()
-
-    (said,) = [sentence for worker in workers for sentence in worker.said]
-    here, there = (re.escape(str(home / "out" / name)) for name in names[::-1])
-    assert re.match(f"outputs go to {here} here, and to {there} where the run began: a", said)
-
-
-def test_directories_that_all_make_or_that_one_finds_are_no_difference(home: Path) -> None:
-    first, joiner = Worker(home, "r1.0"), Worker(home, "r2.0")
-    for name in ("out", "fold1", "fold2"):
-        first.make(name)
-        joiner.make(name)
-    first.make("cache")
-    joiner.make("tables")  # which the other one found there
-    first.train()
-    joiner.train()
-    joiner.make("out3")  # in the loop
-
-    assert first.said == joiner.said == []
-
-
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_log_that_replicas_keep_open_is_told_by_who_adds_to_it_and_does_not_lead(
-    home: Path, *, leads: bool
-) -> None:
-    worker = Worker(home, "r2.0")
-    with (home / "log").open("a", buffering=1) as log, (home / "other").open("a"):
-        print("at the top", file=log)
-        worker.train(leads=leads)
-        assert worker.said == []
-        for _ in range(2):
-            print("in a tail", file=log)
-            worker.record.on_commit(leads)
-
-    assert len(worker.said) == (not leads)
-    if not leads:
-        assert re.match(r"each replica adds its own lines to .*/log, which it", worker.said[0])
-
-
 def test_the_checkpoints_are_never_removed_by_who_comes(home: Path) -> None:
     (home / "out/kept").mkdir(parents=True)
     Worker(home, "r1.0").record.leave_out(str(home / "out/kept"))

@@ -11,7 +11,7 @@ destroys nothing of the run's.  Must not know what is in the files.
 A record lies in the directory of the run, one for each process that runs the job on a host:
 
     inputs/<host>-<process>/  texts/  reads.0.json  reads.1.json  written.jsonl  trains/<worker>
-                                made.json  left_open.<worker>
+                                left_open.<worker>
 
 A resume is another process, and begins a record of its own.
 
@@ -28,7 +28,6 @@ import atexit
 import fcntl
 import json
 import os
-import re
 import shutil
 import socket
 import stat
@@ -78,9 +77,6 @@ TEXTS = "texts"
 READS = "reads"
 """Begins the name of a file: what had been read when a call of ``steps()`` began."""
 
-MADE = "made.json"
-"""Directories that the first replica had made when its first call of ``steps()`` began."""
-
 WRITTEN = "written.jsonl"
 """A line for each path that was written."""
 
@@ -96,9 +92,8 @@ NOBODY = ""
 _LED = b" "
 """In the file of a worker that has trained: it has led a step, whose tail is done."""
 
-_EVENTS = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
+_EVENTS = frozenset({"open", "os.remove", "os.rename", "os.truncate", "shutil.rmtree"})
 _WRITES = os.O_WRONLY | os.O_RDWR
-_DIGITS = re.compile(r"\d+")
 _NO_DATA = (".py", ".pyc", ".so")
 _NOT_NOTED = frozenset({"__pycache__", ".git"})
 
@@ -132,8 +127,6 @@ class FileRecord:
         self._thread = threading.get_ident()
         self._reads: dict[str, Word] = {}
         self._wrote: set[tuple[str, bool]] = set()
-        self._made: set[str] = set()
-        self._added_to: dict[str, int] = {}
         self._digested = self._calls = 0
         self._lock = -1
         self.is_paused = False
@@ -153,8 +146,6 @@ class FileRecord:
         self._calls += 1
         path = self._place / f"{READS}.{number}.json"
         with self.paused():
-            if not number:
-                self._meet_outputs()
             try:
                 make_once(path, json.dumps(self._reads).encode(), mode=PRIVATE)
                 changed = self.unlike(json.loads(path.read_bytes()))
@@ -185,8 +176,6 @@ class FileRecord:
 
     def on_commit(self, leads: bool) -> None:
         """A step was committed here: who comes from now on must leave alone what was written."""
-        if self._added_to and not leads:
-            self._tell_added()
         if self._lock < 0:
             self.tell_left_open()
             with suppress(OSError), self.paused():
@@ -248,51 +237,6 @@ class FileRecord:
         finally:
             self.is_paused = before
 
-    def _meet_outputs(self) -> None:
-        """Tell a directory that differs from the first replica's by a number: ``exp2``, a time."""
-        path = self._place / MADE
-        with suppress(OSError, ValueError):
-            make_once(path, json.dumps(sorted(self._made)).encode(), mode=PRIVATE)
-            made = json.loads(path.read_bytes())
-            theirs = {_DIGITS.sub("", one): one for one in made}
-            for mine in sorted(self._made.difference(made)):
-                first = theirs.get(_DIGITS.sub("", mine))
-                is_told = any(one.startswith(f"{mine}/") for one in self._left_out)  # checkpoints
-                if first and not is_told and self._is_first("made"):
-                    mine, first = map(script_files.shown, (mine, first))
-                    self._noted(
-                        f"outputs go to {mine} here, and to {first} where the run began: a "
-                        "directory named by a number or by time is another on every replica, and "
-                        "what is written there is split; use pliant.run_dir()",
-                    )
-        self._added_to = self._open_to_add()
-
-    def _tell_added(self) -> None:
-        """Tell a log to which this replica adds lines, though another leads."""
-        with self.paused():
-            now = self._open_to_add()
-            names = [path for path, at in self._added_to.items() if now.get(path, at) > at]
-            if names and self._is_first("added"):
-                self._noted(
-                    f"each replica adds its own lines to {script_files.shown(names[0])}, which it "
-                    "keeps open, so that they are there several times; write rows with "
-                    "session.open_log(path), and other lines only where session.leader is true",
-                )
-            if names:
-                self._added_to = {}
-
-    def _open_to_add(self) -> dict[str, int]:
-        """Return noted files that are open here to be added to, as logs are, with how far this
-        process has written to each.
-        """
-        found = {}
-        for number, path in _open_files():
-            with suppress(OSError):
-                is_added_to = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND
-                if is_added_to and self._noted_path(path):
-                    found[path] = os.lseek(number, 0, os.SEEK_CUR)
-        return found
-
     def _is_first(self, what: str) -> bool:
         """Whether none of the run has told this yet."""
         try:
@@ -313,9 +257,6 @@ class FileRecord:
             self._change(args[0], "move away")
             if (path := self._change(args[1], "replace")) is not None:
                 self._note_write(path)
-        elif event == "os.mkdir":
-            if not self._calls and (path := self._noted_path(args[0])) is not None:
-                self._made.add(path)
         elif event == "os.truncate" or args[1] in (-1, None):  # else it is below a descriptor
             self._change(args[0], "cut off" if event == "os.truncate" else "remove")
 
