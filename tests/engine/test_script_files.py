@@ -1,41 +1,14 @@
-"""Where a session stands that a script did not come to."""
+"""What tells the modules of a script."""
 
 from __future__ import annotations
 
 import sys
-import textwrap
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from pliant.engine import script_files
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("import pliant\npliant.Session()\n", 2),
-        ("import pliant as p\nwith p.Session() as s:\n    pass\n", 2),
-        ("from pliant import Session as S\n\nS(model=1)\n", 3),
-        ("import pliant, requests\nrequests.Session()\n", None),
-        (
-            "import requests\nfrom sqlalchemy.orm import Session\nSession()\nrequests.Session()\n",
-            None,
-        ),
-        ("import pliant\nfrom requests import Session\nSession()\npliant.Session()\n", 4),
-    ],
-)
-def test_only_a_session_of_pliant_is_one_that_a_script_did_not_come_to(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, line: int | None
-) -> None:
-    path = tmp_path / "fit.py"
-    path.write_text(textwrap.dedent(text))
-    monkeypatch.setattr(script_files, "own_files", lambda: [path])
-
-    said = script_files.unreached_session()
-
-    assert said.startswith(f". One is made at {path}, line {line}, but") if line else said == ""
 
 
 def test_what_a_script_has_imported_is_told_by_what_is_in_the_files(

@@ -9,7 +9,6 @@ own files from them.  Must not know why somebody asks.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import linecache
 import sys
@@ -112,12 +111,6 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def own_files() -> list[Path]:
-    """List the user's files that are loaded, the main one first."""
-    paths = [getattr(module, "__file__", None) for module in _modules()]
-    return [Path(path) for path in dict.fromkeys(paths) if path and is_own(str(path))]
-
-
 def own_modules() -> dict[str, str]:
     """Return what tells the script, by its file, and each module that it has imported from others
     of its name.
@@ -198,46 +191,3 @@ def read_kept(path: str, directory: Path | None) -> bytes:
         lines = text.decode("utf-8", "replace").splitlines(keepends=True)
         linecache.cache[path] = (len(text), None, lines, path)  # for tracebacks and torch.jit
     return text
-
-
-def unreached_session() -> str:
-    """Say where a session stands that the script did not come to; nothing if there is none."""
-    for path in own_files():
-        text = text_of(path)
-        if b"Session" not in text:
-            continue
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):
-            continue
-        nodes, names = list(ast.walk(tree)), set(_names_of_session(tree))
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
-        lines = [call.lineno for call in calls if ast.unparse(call.func) in names]
-        if not lines:
-            continue
-        place = Place(str(path), lines[0])
-        tests = [ast.unparse(node.test) for node in nodes if isinstance(node, ast.If)]
-        is_main = str(path) == getattr(sys.modules.get("__main__"), "__file__", "")
-        if not is_main and any("__name__" in test for test in tests):
-            return (
-                f'. One is made at {place}; what stands there under `if __name__ == "__main__":` '
-                f"does not run where {shown(str(path))} is imported: start that file, or call a "
-                "function of it"
-            )
-        return f". One is made at {place}, but the script did not come there"
-    return ""
-
-
-def _names_of_session(tree: ast.AST) -> Iterator[str]:
-    """Yield what a file calls pliant's Session: others have one, too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (f"{a.asname or a.name}.Session" for a in node.names if a.name == "pliant")
-        elif isinstance(node, ast.ImportFrom) and node.module == "pliant":
-            yield from (a.asname or a.name for a in node.names if a.name == "Session")
-
-
-def _modules() -> list[ModuleType]:
-    loaded = [one for one in sys.modules.copy().values() if isinstance(one, ModuleType)]
-    main = sys.modules.get("__main__")
-    return sorted(loaded, key=lambda module: module is not main)

@@ -174,7 +174,7 @@ class JoinedHost:
         if own == told.head:
             self._task = asyncio.create_task(self._run(self._be_head(told, self._listener)))
         elif own in told.parts:
-            self._task = asyncio.create_task(self._run(self._be_part(told, self._listener)))
+            self._task = asyncio.create_task(self._run(self._be_part(told)))
 
     def on_report(self, report: launch.Report) -> None:
         """Take what the fork server says of workers that are no replica's of this node."""
@@ -287,7 +287,7 @@ class JoinedHost:
         for link in self.links:
             link.cut()
 
-    async def _be_part(self, told: JoinHosts, listener: HeadListener) -> None:
+    async def _be_part(self, told: JoinHosts) -> None:
         self._missed = (told.head,)  # whatever comes in between
         link = await reached(told, self._config, self._tls())
         if link is None:

@@ -51,7 +51,7 @@ from pliant.engine.guard import environment_reads, files
 from pliant.engine.worker import device_errors, script_errors
 from pliant.engine.worker.link import Link
 from pliant.engine.worker.main_module import staged_main
-from pliant.engine.worker.other_scripts import ScriptWatch, last_sentence
+from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
 from pliant.machine.descriptors import shortage
 from pliant.machine.interfaces import interface_of
@@ -388,7 +388,7 @@ def _ended_well(context: WorkerContext, *, is_help: bool = False) -> tuple[int, 
         script = " ".join(context.assignment.work.command)
         return 0, ExitKind.EARLY, f"the script showed its help and ended: python {script}"
     if context.session is None:
-        return 0, ExitKind.EARLY, last_sentence()
+        return 0, ExitKind.EARLY, NO_SESSION
     return 0, ExitKind.EARLY, "the script ended before its session had finished"
 
 

@@ -17,15 +17,15 @@ from collections.abc import Callable
 
 from pliant.engine import script_files
 
-NO_SESSION = (
-    "the script ended without opening a pliant.Session; train inside"
-    " `with pliant.Session(...) as session:`"
-)
-
 WAYS_IN = (
     "Give its model, optimizer and dataset to a pliant.Session, take a trainer's from "
     "pliant.integrations, or start the script as it is with --mode restart, in which each change "
     "of size starts it again from its own checkpoint; pliant docs bring-your-script shows the lines"
+)
+
+NO_SESSION = (
+    "the script ended without opening a pliant.Session; train inside"
+    f" `with pliant.Session(...) as session:`. {WAYS_IN}"
 )
 
 
@@ -76,9 +76,3 @@ class ScriptWatch:
             f"{late}. If it needs longer to get there, say so: --session-timeout 2h; if it trains "
             f"otherwise: {WAYS_IN}"
         )
-
-
-def last_sentence() -> str:
-    """Say why a script may have ended without a session, as far as its files tell."""
-    place = script_files.unreached_session()
-    return f"{NO_SESSION}{place}" if place else f"{NO_SESSION}. {WAYS_IN}"
