@@ -30,7 +30,7 @@ from pliant.core.values import (
 from pliant.observe import parts
 from pliant.observe.audit_plan import first_step_of
 from pliant.observe.goodput import goodput_of
-from pliant.observe.history import SUFFIX, History, read_history
+from pliant.observe.history import SUFFIX, History, read_history, snapshotted
 from pliant.observe.log import EventLog, Record
 from pliant.observe.reading import every, left
 from pliant.observe.timeline import Timeline
@@ -230,6 +230,52 @@ def test_storage_that_never_answers_does_not_hold_up_the_end(
     threading.Thread(target=live, daemon=True).start()
     try:
         assert ended.wait(20)
+    finally:
+        answers.set()
+
+
+def test_who_looks_at_a_run_that_is_over_reads_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LAST_BYTES", 1000)
+    path = tmp_path / "events.jsonl"
+
+    async def main() -> int:
+        log = EventLog(path, job="j")
+        kept = Snapshots(log)
+        history = await kept.read()
+        log.subscribe(history.add)
+        for step in range(100):
+            log.write("commit", step=step, generation=1)
+        await kept.write_last(history)
+        ended_at = log.size()
+        log.write("job_ended", exit_code=0, reason="done")
+        log.close()
+        return ended_at
+
+    ended_at = asyncio.run(main())
+
+    assert snapshotted(path).position == ended_at
+    assert read_history(path).board.committed == 100
+    assert read_history(path).board.exit_code == 0
+
+
+def test_storage_that_never_answers_does_not_hold_up_the_last_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(journal, "write_snapshot", lambda *_: answers.wait())
+    monkeypatch.setattr(journal, "LAST_BYTES", 0)
+    monkeypatch.setattr(journal, "LAST_S", 0.05)
+
+    async def main() -> None:
+        log = EventLog(tmp_path / "events.jsonl", job="j")
+        kept = Snapshots(log)
+        await kept.write_last(await kept.read())
+        log.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 20))
     finally:
         answers.set()
 

@@ -76,10 +76,10 @@ def test_few_points_lose_no_step_no_time_and_no_longest_gap(
 
     assert len(few["at"]) <= most
     assert {len(column) for column in few.values()} == {len(few["at"])}
-    assert len(found._columns["at"]) <= kept + 1
+    assert len(found._column("at")) <= kept + 1
     assert few["at"] == sorted(few["at"], key=float)  # type: ignore[arg-type]
     assert (few["at"][-1], few["step"][-1]) == (at, len(gaps))
-    assert sum(found._columns["number"]) == len(gaps)
+    assert sum(found._column("number")) == len(gaps)
     longest = [value for value in few["longest_s"] if value is not None]
     assert max(longest, default=0) == max(gaps[1:], default=0)
 

@@ -253,6 +253,7 @@ class JobDriver:
             self._inbox.close()
             self._inputs.write_quiet()
             self.log.release()
+        await self._snapshots.write_last(self.history)
         return self._end
 
     async def begin(self, *, is_asked: bool = False) -> None:

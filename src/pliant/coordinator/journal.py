@@ -36,7 +36,7 @@ from pliant.core.job.stragglers import slow_times
 from pliant.core.membership.transitions import AT_REST
 from pliant.core.policy.decide import Policy
 from pliant.core.values import NO_GENERATION, Generation, Register
-from pliant.machine.event_loop import aside
+from pliant.machine.event_loop import aside, within
 from pliant.machine.files import open_private
 from pliant.observe import parts
 from pliant.observe.core_values import written
@@ -310,6 +310,12 @@ async def write_what_is_held(log: EventLog, inbox: Inbox) -> None:
     log.release()  # hold back no more
 
 
+LAST_BYTES = 1 << 20
+"""Growth of the log after which its end is worth a snapshot: 4,000 steps, read in 0.1 s."""
+
+LAST_S = 2.0
+"""Longest wait for it, in seconds."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -346,16 +352,28 @@ class Snapshots:
         if size < self._due_at:
             return
         self._due_at = size + PART_BYTES
+        data = self._snapshot(history, size)
+        if data is not None:
+            self._writing = asyncio.create_task(aside(_write, data, self._log))
+
+    async def write_last(self, history: History) -> None:
+        """Write a snapshot of what has grown: who looks at a run that is over reads the rest."""
+        grown = parts.grown(self._log.path, history.snapshot_at)
+        if self._writing is None and grown >= LAST_BYTES:
+            data = self._snapshot(history, self._log.size())
+            if data is not None:
+                await within(aside(_write, data, self._log), LAST_S)
+
+    def _snapshot(self, history: History, size: int) -> bytes | None:
         try:
             if not self._is_whole(history):
-                return
+                return None
             history.position = history.snapshot_at = parts.position(self._log.number, size)
             self._written = self._log.written
-            data = snapshot_of(history, self._log.path)
+            return snapshot_of(history, self._log.path)
         except OSError as error:  # no descriptor is free: the job goes on
             _warn(error, self._log)
-            return
-        self._writing = asyncio.create_task(aside(_write, data, self._log))
+            return None
 
     def _is_whole(self, history: History) -> bool:
         """Take in what others have written; False if that cannot be, or is not for us to do."""

@@ -164,7 +164,7 @@ def _adapter() -> TypeAdapter[_Snapshot]:
 
 def read_history(log: Path) -> History:
     """Read a log from its snapshot on; a missing log is an empty one."""
-    history = _restored(log)
+    history = snapshotted(log)
     for after, record in follow(log, history.position):
         if not history.position and record.get("kind") == CONTINUED:
             for each in carried_by(record):
@@ -189,7 +189,8 @@ def write_snapshot(data: bytes, log: Path) -> None:
     replace_file(log.with_suffix(SUFFIX), data, mode=PRIVATE)
 
 
-def _restored(log: Path) -> History:
+def snapshotted(log: Path) -> History:
+    """Return what the snapshot beside a log tells, of the log up to its position; else nothing."""
     try:
         data = read_own(log.with_suffix(SUFFIX), most_bytes=_MOST_BYTES)
         found = _adapter().validate_json(data)

@@ -325,6 +325,8 @@ def plain(value: Any) -> Any:
 
 def number(value: Any) -> float | None:
     """Read a number that ``plain`` wrote; ``None`` for anything else."""
+    if type(value) is float:  # most are
+        return value
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float) or whole(value) is not None:

@@ -39,7 +39,10 @@ class StepSeries:
 
     def __init__(self) -> None:
         self.every = 1
-        self._columns = {name: array("d") for name in COLUMNS}
+        self._buckets = array("d")
+        """The columns of one bucket behind those of the other."""
+
+        self._in_last = 0
         self._newest_at = -math.inf
         self._is_first = True
 
@@ -57,32 +60,39 @@ class StepSeries:
         samples = 0 if self._is_first else whole(record.get("samples"), 0)
         self._newest_at, self._is_first = at, False
         loss = number(record.get("loss"))
-        losses = int(loss is not None and math.isfinite(loss))
-        values = (at, step + 1, 1, gap_s, gap_s, (loss or 0.0) if losses else 0.0, losses, samples)
-        self._put(values)
-
-    def _put(self, new: tuple[float, ...]) -> None:
-        columns = self._columns
-        if columns["at"] and columns["number"][-1] < self.every:
-            for name, value in zip(COLUMNS, new, strict=True):
-                column = columns[name]
-                column[-1] = _merged(name, column[-1], value)
+        values = (at, step + 1, 1, gap_s, gap_s, 0.0, 0, samples)
+        if loss is not None and math.isfinite(loss):
+            values = (at, step + 1, 1, gap_s, gap_s, loss, 1, samples)
+        if 0 < self._in_last < self.every:
+            last = self._buckets[-len(COLUMNS) :]
+            merged = map(_merged, COLUMNS, last, values)
+            self._buckets[-len(COLUMNS) :] = array("d", merged)
+            self._in_last += 1
             return
-        for name, value in zip(COLUMNS, new, strict=True):
-            columns[name].append(value)
-        if len(columns["at"]) > KEPT:
-            self.every *= 2
-            self._columns = {
-                name: array("d", _in_groups(name, column, 2)) for name, column in columns.items()
-            }
+        self._buckets.extend(values)
+        self._in_last = 1
+        if len(self._buckets) > KEPT * len(COLUMNS):
+            self._halve()
+
+    def _halve(self) -> None:
+        """Let two buckets be one; of an odd number the last stays open."""
+        self._in_last = self._in_last if len(self._column("at")) % 2 else 2 * self.every
+        self.every *= 2
+        columns = [_in_groups(name, self._column(name), 2) for name in COLUMNS]
+        self._buckets = array(
+            "d", (value for bucket in zip(*columns, strict=True) for value in bucket)
+        )
+
+    def _column(self, name: str) -> array[float]:
+        return self._buckets[COLUMNS.index(name) :: len(COLUMNS)]
 
     def points(self, since: float, until: float, most: int) -> dict[str, list[float | None]]:
         """Return the curves of a stretch of time, of so many points at most."""
-        first = bisect_left(self._columns["at"], since)
-        last = bisect_right(self._columns["at"], until)
+        moments = self._column("at")
+        first, last = bisect_left(moments, since), bisect_right(moments, until)
         together = max(1, math.ceil((last - first) / max(most, 1)))
         of = {
-            name: list(_in_groups(name, self._columns[name][first:last], together))
+            name: list(_in_groups(name, self._column(name)[first:last], together))
             for name in COLUMNS
         }
         return {

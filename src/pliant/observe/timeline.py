@@ -365,7 +365,9 @@ class Timeline:
         if last.generation == commit.generation:
             size = len(self.members.get(commit.generation, ()))
             if size:
-                gaps = self._gaps.setdefault(size, deque(maxlen=KEPT_GAPS))
+                gaps = self._gaps.get(size)
+                if gaps is None:
+                    gaps = self._gaps[size] = deque(maxlen=KEPT_GAPS)
                 gaps.append(commit.mono - last.mono)
                 if size in self._unpriced and len(gaps) >= NORMAL_GAPS:
                     self._price(size)

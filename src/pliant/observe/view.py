@@ -20,7 +20,7 @@ from typing import Any
 
 from pliant.core.text import printable_values
 from pliant.observe import explain, prose, status_facts
-from pliant.observe.history import History, read_history
+from pliant.observe.history import History, snapshotted
 from pliant.observe.log import COMMIT, CONTINUED, Record, listed, whole
 from pliant.observe.reading import carried_by, follow
 from pliant.observe.series import LaneSeries, SizeSeries, StepSeries
@@ -67,7 +67,6 @@ class LogView:
         self._history: History | None = None
         self._told = _Told()
         self._position = 0
-        self._read_until = 0
 
     def read(self) -> None:
         """Take in what has come since.
@@ -76,18 +75,19 @@ class LogView:
             OSError: the log cannot be read.
         """
         if self._history is None:
-            self._history = read_history(self._log)
-            self._read_until = self._history.position
-        history = self._history
+            self._history = snapshotted(self._log)
+        history, begins = self._history, self._history.position
         for after, record in follow(self._log, self._position):
             if not self._position and record.get("kind") == CONTINUED:
                 for each in carried_by(record):
                     self._told.add(each, 0)
+                    if not begins:
+                        history.add(each)
             self._told.add(record, self._position)
             self._position = after
-            if after > self._read_until:
+            if after > begins:
                 history.add(record)
-                history.position = self._read_until = after
+                history.position = after
 
     def as_json(
         self, since: float | None = None, until: float | None = None, points: int = POINTS
