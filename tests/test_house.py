@@ -29,6 +29,7 @@ CROSS_MODULE_TESTS = {
     "core/operator/test_scenarios.py": "what an operator does, scenario by scenario",
     "core/operator/test_any_order.py": "everything that can happen to a job on a cluster",
     "core/test_explorer.py": "controller and members in every order of events",
+    "dashboard/test_in_a_browser.py": "the page, its servers and a real browser",
     "engine/test_against_plain_loop.py": "a session alone and a plain loop",
     "engine/test_checkpointing.py": "a session, the state and the checkpoints of it",
     "engine/test_nonfinite.py": "what a session does with a nan, from the slot to the optimizer",

@@ -37,6 +37,10 @@ def dashboard(
     port: Annotated[
         int | None, option("--port N", "Of this host.  [default: any that is free]")
     ] = None,
+    export: Annotated[
+        Path | None,
+        option("--export FILE", "Write the page of one run into a file that needs no server."),
+    ] = None,
     job: Annotated[
         str | None, option("--job NAME", "The same as RUN.", autocompletion=job_names)
     ] = None,
@@ -49,6 +53,8 @@ def dashboard(
     if isinstance(place, Handle):
         return _link_to(place)
     only = [_run_of(name) for name in [*(runs or ()), *([place] if place else ())]]
+    if export is not None:
+        return _write_report(only, export)
     return asyncio.run(_serve(only, port or 0))
 
 
@@ -57,6 +63,16 @@ def _run_of(name: str) -> Path:
     if run_files.holds_run(path):
         return path.absolute()
     return find_run(name, None, state_directory())
+
+
+def _write_report(only: list[Path], file: Path) -> int:
+    from pliant.dashboard.report import report_of
+
+    if len(only) > 1:
+        raise ConfigError(f"--export {file} is of one run; leave out {only[1]}")
+    out = only[0] if only else find_run(None, None, state_directory())
+    file.write_text(report_of(out), encoding="utf-8")
+    return say(f"{file} shows {out}, without a server")
 
 
 def _link_to(job: Handle) -> int:

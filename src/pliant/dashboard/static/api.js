@@ -38,15 +38,17 @@ export async function logIn() {
   if (!answer.ok) throw new Refused(await sentence(answer), answer.status);
 }
 
+export function every(ms, act) {
+  const timer = setInterval(act, ms);
+  return () => clearInterval(timer);
+}
+
 // Calls changed() when the run has changed: told by the server, else every few seconds.
 export function follow(base, changed, linked) {
-  if (data) return () => {};
-  let timer = null, source = null;
-  const poll = () => { timer ??= setInterval(changed, 3000); };
-  const rest = () => { clearInterval(timer); timer = null; };
-  source = new EventSource(`${base}changes`);
-  source.onopen = () => { rest(); linked(true); };
+  let rest = null;
+  const source = new EventSource(`${base}changes`);
+  source.onopen = () => { rest?.(); rest = null; linked(true); };
   source.onmessage = () => changed();
-  source.onerror = () => { poll(); if (source.readyState === EventSource.CLOSED) linked(false); };
-  return () => { source.close(); rest(); };
+  source.onerror = () => { rest ??= every(3000, changed); };
+  return () => { source.close(); rest?.(); };
 }

@@ -93,6 +93,7 @@ export class Chart {
 }
 
 const ROW = 18;
+export const HARMLESS = ["left", "finished", "ended"];
 export const STATES = ["starting", "spare", "joining", "training", "waiting", "leaving", "finished", "lost"];
 
 export class Lanes {
@@ -113,7 +114,7 @@ export class Lanes {
     const x = (at) => SIDE + wide * Math.min(1, Math.max(0, (at - from) / (to - from || 1)));
     const rows = new Map(view.lanes.map((lane, at) => [lane.replica, at]));
     const drawn = view.lanes.map((lane, row) => {
-      const top = row * ROW, lost = lane.how && !["left", "finished", "ended"].includes(lane.how);
+      const top = row * ROW, lost = lane.how && !HARMLESS.includes(lane.how);
       const name = el("svg:text", {x: SIDE - 6, y: top + 13, "text-anchor": "end", onclick: () => this.onReplica(lane)}, lane.replica);
       const spans = lane.spans.filter(([, a, b]) => a <= to && (b ?? to) >= from).map(([state, a, b]) => {
         const left = x(a), right = x(b ?? to);

@@ -33,10 +33,7 @@ export const pause = (seconds) => seconds == null ? "\u2026" : seconds < 0.0005 
 export const short = (value, digits = 4) => value == null ? "\u2013" : String(Number(value.toPrecision(digits)));
 export const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 
-export function card(title, ...children) {
-  const id = `card-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
-  return el("section", {class: "card", "aria-labelledby": id}, el("h2", {id}, title), ...children);
-}
+export const card = (title, ...children) => el("section", {class: "card"}, el("h2", {}, title), ...children);
 
 // A table whose rows are replaced; columns are [title, class].
 export function table(columns, empty, label, tall = false) {

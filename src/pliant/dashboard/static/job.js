@@ -1,13 +1,15 @@
 // The page of one job: where it stands and why, what happened, and what may be done about it.
 
-import {Chart, Lanes} from "./charts.js";
-import {ask, data, follow} from "./api.js";
+import {Chart, HARMLESS, Lanes} from "./charts.js";
+import {ask, data, every, follow} from "./api.js";
 import {card, clock, confirmed, counted, dialog, duration, el, pause, short, table, tell, text} from "./dom.js";
 import {LogPanel} from "./logs.js";
 
 const OVER = ["finished", "failed", "stopped", "suspended", "lost", "killed", "elsewhere"];
 const RANGES = [["", "All of it"], ["86400", "Last day"], ["3600", "Last hour"], ["600", "Last 10 min"], ["60", "Last minute"]];
-const AGAIN_MS = 1000;
+const AGAIN_MS = 1000, ENDED_MS = 4000;
+
+const ended = (lane) => HARMLESS.includes(lane.how) ? lane.how : `lost (${lane.how})`;
 
 export class JobPage {
   constructor(base, {linked, canResume = false}) {
@@ -51,7 +53,7 @@ export class JobPage {
     this.resizes = table([["When", "t"], ["Step", "n"], ["What", ""], ["Pause", "n"]], "no resize in this time", "Resizes", true);
     this.pauses = table([["Cause", ""], ["Times", "n"], ["Pause", "n"], ["Longest", "n"], ["Steps lost", "n"]], "none in this time", "Pauses by cause");
     this.kept = table([["When", "t"], ["Checkpoint", ""], ["Steps", "n"], ["Took", "n"]], "none yet", "Checkpoints");
-    this.devices = table([["Replica", ""], ["State", ""], ["Node", ""], ["Device", ""], ["", "n"]], "nobody lives", "Replicas and their devices");
+    this.devices = table([["Replica", ""], ["State", ""], ["Node", ""], ["Device", ""], ["For", "n"]], "nobody lives", "Replicas and their devices");
     this.decisions = table([["When", "t"], ["Replicas", "n"], ["Why", ""]], "nothing was decided yet", "Decisions");
     this.proved = el("div", {role: "status"}, el("p", {class: "quiet"}, "Counts every sample in the ledger of the run; a long one takes a while."));
     this.logs = new LogPanel(this.base);
@@ -77,9 +79,16 @@ export class JobPage {
   async start() {
     this.shown.forEach((one) => one.hidden = false);
     await this.update();
-    this.stopFollowing = follow(this.base, () => this.updateSoon(), this.linked);
     this.ticking = setInterval(() => this.tick(), 1000);
     this.logs.start();
+  }
+
+  // A job that has ended is looked at now and then: somebody may resume it.
+  followUp() {
+    if (data || this.isFollowing === !this.view.ended) return;
+    this.isFollowing = !this.view.ended;
+    this.stopFollowing?.();
+    this.stopFollowing = this.isFollowing ? follow(this.base, () => this.updateSoon(), this.linked) : every(ENDED_MS, () => this.update());
   }
 
   close() { this.stopFollowing?.(); clearInterval(this.ticking); clearTimeout(this.soon); this.logs.close(); }
@@ -110,6 +119,7 @@ export class JobPage {
     try {
       this.draw(await ask(`${this.base}view${this.asked()}`));
       this.linked(true);
+      this.followUp();
     } catch (error) {
       this.linked(false, error.message, error.status);
     }
@@ -163,12 +173,12 @@ export class JobPage {
   // What grows by itself between two views.
   tick() {
     if (!this.view) return;
-    const {headline: line, ended, now} = this.view, at = ended ?? (data ? now : Date.now() / 1000 - this.ahead);
+    const {headline: line, now} = this.view, over = this.view.ended, at = over ?? (data ? now : Date.now() / 1000 - this.ahead);
     const kept = line.checkpoint;
-    text(this.facts.checkpoint, kept ? `step ${kept.committed}, ${duration(Math.max(0, at - kept.at))} ago` : "none");
+    text(this.facts.checkpoint, kept ? `step ${kept.committed}, ${over ? clock(kept.at) : `${duration(Math.max(0, at - kept.at))} ago`}` : "none");
     const idle = line.committed_at == null ? null : Math.max(0, at - line.committed_at);
-    text(this.facts.idle, idle == null ? "\u2013" : ended ? clock(line.committed_at) : `${duration(idle)} ago`);
-    const stalls = !ended && idle > Math.max(5, 5 * (line.median_step_s ?? 0));
+    text(this.facts.idle, idle == null ? "\u2013" : over ? clock(line.committed_at) : `${duration(idle)} ago`);
+    const stalls = !over && idle > Math.max(5, 5 * (line.median_step_s ?? 0));
     this.facts.idle.className = stalls ? "bad" : "";
   }
 
@@ -184,7 +194,7 @@ export class JobPage {
     this.decisions.fill(view.decisions.map((one) => [clock(one.at), one.target_replicas ?? "", one.reason]).reverse());
     const alive = view.lanes.filter((lane) => !lane.how);
     this.devices.fill((alive.length ? alive : view.lanes).map((lane) => [
-      el("button", {type: "button", class: "text", onclick: () => this.showReplica(lane)}, lane.replica), lane.how || lane.spans.at(-1)[0], lane.node, lane.device,
+      el("button", {type: "button", class: "text", onclick: () => this.showReplica(lane)}, lane.replica), lane.how ? ended(lane) : lane.spans.at(-1)[0], lane.node, lane.device,
       lane.spans.length ? duration((lane.spans.at(-1)[2] ?? view.now) - lane.spans[0][1]) : ""]));
   }
 
@@ -199,7 +209,7 @@ export class JobPage {
     const verbs = lane.how || data ? [] : [act("Drain", "drain", ["It leaves at a step boundary, within 30 s; the target falls by one."]),
       act("Kill", "kill", ["It dies at once, as by a fault; another one takes its place under a new name."], "danger")];
     const log = el("button", {type: "button", onclick: () => { box.close(); this.logs.choose(lane.replica); }}, "Its output");
-    const box = dialog(`${lane.replica}${lane.how ? ` (${lane.how})` : ""}`, [el("p", {class: "quiet"}, [lane.node, lane.device].filter(Boolean).join(", ")), spans.shown],
+    const box = dialog(`${lane.replica}${lane.how ? `: ${ended(lane)}` : ""}`, [el("p", {class: "quiet"}, [lane.node, lane.device].filter(Boolean).join(", ")), spans.shown],
       [...verbs, log, el("button", {type: "button", class: "main", onclick: () => box.close()}, "Close")]);
   }
 
@@ -228,7 +238,7 @@ export class JobPage {
       const found = await ask(`${this.base}audit`), good = found.samples_exactly_once;
       const said = good ? "every sample counted exactly once" : found.problems.length ? `${counted(found.problems.length, "problem")} found` : "not proved: not all was recorded here";
       this.proved.replaceChildren(el("p", {class: good ? "good" : "bad"}, said),
-        el("p", {}, `${counted(found.committed_steps, "committed step")}, ${counted(found.committed_samples, "sample")}, ${found.duplicates} equal repeats, ${counted(found.uncommitted, "micro-batch")} computed but not committed`),
+        el("p", {}, `${counted(found.committed_steps, "committed step")}, ${counted(found.committed_samples, "sample")}, ${found.duplicates} equal repeats, ${found.uncommitted} micro-batch${found.uncommitted === 1 ? "" : "es"} computed but not committed`),
         ...[...found.problems, ...found.uncovered].slice(0, 20).map((one) => el("p", {class: "warn"}, one)));
     } catch (error) {
       this.proved.replaceChildren(el("p", {class: "bad"}, error.message));

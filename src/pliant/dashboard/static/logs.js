@@ -1,7 +1,7 @@
 // What workers printed: the end of it, and the lines that hold a word.
 
 import {ask, data} from "./api.js";
-import {el, text} from "./dom.js";
+import {counted, el, text} from "./dom.js";
 
 const MOST_PIECES = 64, MOST_LINES = 500;
 
@@ -76,7 +76,7 @@ export class LogPanel {
     const word = this.word.value.toLowerCase(), all = this.rest ? [...this.all, this.rest] : this.all;
     const found = word ? all.filter((line) => line.toLowerCase().includes(word)) : all;
     this.lines.textContent = found.slice(-MOST_LINES).join("\n");
-    text(this.said, `${found.length > MOST_LINES ? `the last ${MOST_LINES} of ` : ""}${found.length} lines${word ? ` of ${all.length}` : ""}`);
+    text(this.said, `${found.length > MOST_LINES ? `the last ${MOST_LINES} of ` : ""}${counted(found.length, "line")}${word ? ` of ${all.length}` : ""}`);
     this.place.scrollTop = this.place.scrollHeight;
   }
 }

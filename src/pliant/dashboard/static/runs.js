@@ -1,9 +1,9 @@
 // All runs and pools of a user: how each stands, and the way to its page.
 
-import {ask, mode} from "./api.js";
+import {ask, every} from "./api.js";
 import {card, clock, duration, el, table, text} from "./dom.js";
 
-const AGAIN_MS = 3000;
+const LIST_AGAIN_MS = 3000;
 
 export class RunsPage {
   constructor({linked}) {
@@ -17,9 +17,9 @@ export class RunsPage {
     document.title = "pliant";
   }
 
-  async start() { await this.update(); this.timer = setInterval(() => this.update(), AGAIN_MS); }
+  async start() { await this.update(); this.close = every(LIST_AGAIN_MS, () => this.update()); }
 
-  close() { clearInterval(this.timer); }
+  close() {}
 
   async update() {
     try {
