@@ -78,7 +78,7 @@ class Totals:
 
     num_starts: int = 0
     _workers: int = 1
-    _is_stale: bool = True
+    _is_stale: bool = field(default=True, compare=False)
 
     def add(self, record: Record, timeline: Timeline, living: LivingReplicas) -> None:
         """Take in one record; kinds it does not know change nothing."""
