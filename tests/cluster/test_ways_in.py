@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from tests.cluster.test_scenario import PATIENCE_S, audit, ended, trains_with
 from tests.integrations.playing import alone
 from tests.integrations.test_own_loop import EPOCHS, STEPS
 from tests.integrations.test_own_loop import SCRIPT as OWN_LOOP
-from tests.recipes.test_runs import CHATS, command, exported, write_data
+from tests.recipes.test_runs import PRETRAINING, command, exported, write_data
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -84,10 +85,10 @@ def test_a_script_of_torchrun_is_started_again_at_other_sizes(
 def test_a_recipe_trains_without_a_script(
     cluster: Cluster, team: str, operator: str, tmp_path: Path
 ) -> None:
-    def recipe(place: str) -> Object:
-        data = CHATS["data"] | {"train": f"{place}/chats.jsonl"}
-        training = CHATS["training"] | {"steps": 600}
-        return CHATS | {"data": data, "training": training, "export": {"path": f"{place}/model"}}
+    def recipe(place: str) -> dict[str, Any]:
+        data = {"train": f"{place}/texts.jsonl", "sequenceLength": 48}
+        training = PRETRAINING["training"] | {"steps": 800}
+        return {"data": data, "training": training, "export": {"path": f"{place}/model"}}
 
     here = kept(cluster, team)
     write_data(here)
