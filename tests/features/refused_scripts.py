@@ -215,6 +215,23 @@ def own_optimizer(kind: Any) -> Script:
     return script
 
 
+def own_optimizers(make: Callable[[list[nn.Parameter]], Any]) -> Script:
+    def script() -> None:
+        model = network()
+        session(model=model, optimizer=make([*model.parameters()]))
+
+    return script
+
+
+def own_scheduler(make: Callable[[torch.optim.Optimizer], Any]) -> Script:
+    def script() -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session(model=model, optimizer=optimizer, scheduler=make(optimizer))
+
+    return script
+
+
 class TwoPass(torch.optim.SGD):
     """As SAM has them."""
 
@@ -629,6 +646,26 @@ MADE: dict[str, Script | Listed] = {
     "SparseAdam takes sparse gradients, which are not supported; use Adam, and "
     "sparse=False in the embedding": Listed(
         own_optimizer(torch.optim.SparseAdam), "optimizers and schedulers", "SparseAdam", "Adam"
+    ),
+    "SGD holds a parameter of another optimizer, so each step would change it twice; give each "
+    "parameter to one": Listed(
+        own_optimizers(lambda weights: [torch.optim.SGD(weights, lr=0.1) for _ in range(2)]),
+        "optimizers and schedulers",
+        "two optimizers of one parameter",
+        "one of each",
+    ),
+    "scheduler= names one scheduler twice; it would move twice a step": own_scheduler(
+        lambda optimizer: [torch.optim.lr_scheduler.ConstantLR(optimizer)] * 2
+    ),
+    "ConstantLR was made for another optimizer than the session's, whose learning rate would "
+    "never change; make it for that one": own_scheduler(
+        lambda _: torch.optim.lr_scheduler.ConstantLR(
+            torch.optim.SGD(network().parameters(), lr=0.1)
+        )
+    ),
+    "no loss that step.backward was given depends on a parameter of the session's model, so the "
+    "step would train nothing; compute it with that model": trained(
+        lambda at: at.step.backward(network()(at.batch[0]).sum())
     ),
     "CountedSchedule is told how many updates there were; leave out scheduler= and "
     "write scheduler.step_update(session.committed) in the tail of a step, or "

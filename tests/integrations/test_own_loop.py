@@ -75,6 +75,123 @@ def test_a_place_in_other_data_is_refused() -> None:
         loaders(1, size=50, drop_last=True)
 
 
+def test_two_loops_at_a_time_are_refused() -> None:
+    (one,) = loaders(1)
+    for _ in one:
+        with pytest.raises(ConfigError, match="has not ended, and another begins"):
+            next(iter(one))
+        with pytest.raises(ConfigError, match="before the loop over it"):
+            one.load_state_dict(one.state_dict())
+        break
+    assert len(list(one)) == 6, "the rest of the epoch"
+    (ordered,) = loaders(1, shuffle=False)
+    with pytest.raises(ConfigError, match="has shuffle True, and now it is False"):
+        ordered.load_state_dict(one.state_dict())
+    for options, said in (
+        ({"size": 4.0}, "global_batch_size=4.0 of ElasticDataLoader must be a whole number"),
+        ({"seed": None}, "seed=None of ElasticDataLoader must be a whole number"),
+        ({"batch_size": 3}, "batch_size of ElasticDataLoader: it divides a global batch itself"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            loaders(1, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a length"):
+        pliant.ElasticDataLoader(iter(range(3)), 2)
+
+
+class Kept:
+    """Something with a state of any form."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.values
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state
+
+
+def test_what_is_beside_the_model_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Dicts that have grown, keys that are no texts, lists of dicts; a scheduler, repeatedly."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    values = {
+        "h": {1: 0.5, "1": 2.0},
+        "k": [{"a": 1}, {"a": torch.ones(2)}],
+        "t": (1, None),
+        "e": {},
+    }
+    for step in (3, 4, 5):
+        optimizer = torch.optim.Adam(model.parameters())
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
+        found = Kept()
+        kept: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule}
+        assert pliant.load_checkpoint(tmp_path, found=found, **kept) == (
+            step - 1 if step > 3 else None
+        )
+        assert schedule.milestones == {3: 1, 5: 1}
+        optimizer.step()
+        schedule.step()
+        pliant.save_checkpoint(tmp_path, step, found=Kept(**values), **kept)
+    assert str(found.values) == str(values)
+
+
+def test_a_parameter_without_a_gradient_has_no_state_afterwards_either(tmp_path: Path) -> None:
+    def made() -> dict[str, Any]:
+        torch.manual_seed(1)
+        model = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
+        return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.1)}
+
+    def train(model: Any, optimizer: Any, name: str) -> None:
+        optimizer.zero_grad()
+        model[name](torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    alone, again = made(), made()
+    train(**alone, name="used")
+    pliant.save_checkpoint(tmp_path, 1, **alone)
+    assert pliant.load_checkpoint(tmp_path, **again) == 1
+    for one in (alone, again):
+        train(**one, name="unused")
+    a, b = (one["model"].state_dict() for one in (alone, again))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1, bias=False)
+    adam = torch.optim.Adam(model.parameters())
+    (loader,) = loaders(1)
+    assert pliant.load_checkpoint(tmp_path / "new", model=model) is None
+    pliant.save_checkpoint(tmp_path / "new", 100, model=model, optimizer=adam, loader=loader)
+
+    def refused(words: str, path: str = "new", **kept: Any) -> None:
+        with pytest.raises(ConfigError, match=words):
+            pliant.load_checkpoint(tmp_path / path, **kept)
+
+    refused("is of another model: bias is only in the checkpoint", model=other)
+    refused("was saved with loader, and is loaded with nothing", model=model, optimizer=adam)
+    sgd = torch.optim.SGD(model.parameters())
+    refused("is of another optimizer|does not fit", model=model, optimizer=sgd, loader=loader)
+    refused("does not fit the model", model=nn.Linear(3, 1))
+    refused("is one checkpoint; name the directory", "new/step-00000100", model=model)
+    (tmp_path / "file").touch()
+    refused("is a file; name the directory", "file", model=model)
+    (tmp_path / "plain/1").mkdir(parents=True)
+    (tmp_path / "plain/1/.metadata").touch()  # as torch.distributed.checkpoint names it
+    refused("what torch.distributed.checkpoint has saved", "plain", model=model)
+    with pytest.raises(ConfigError, match="holds step 100, so step 5 would never be the newest"):
+        pliant.save_checkpoint(tmp_path / "new", 5, model=model)
+    with pytest.raises(ConfigError, match=r"must be a whole number of steps, not 3\.5"):
+        pliant.save_checkpoint(tmp_path / "new", 3.5, model=model)  # type: ignore[arg-type]
+    (tmp_path / "new/step-junk").mkdir()
+    for step in (101, 102, 103):
+        pliant.save_checkpoint(tmp_path / "new", step, model=model, optimizer=adam)
+    assert len(list((tmp_path / "new").glob("step-0*"))) == 3
+    assert pliant.load_checkpoint(tmp_path / "new", model=model) == 103, "to evaluate it"
+    (tmp_path / "empty").mkdir()
+    assert pliant.load_checkpoint(tmp_path / "empty", model=model) is None
+    assert "holds no checkpoint; this is a beginning" in capsys.readouterr().err
+
+
 def test_the_newest_that_is_whole_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

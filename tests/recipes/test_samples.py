@@ -19,6 +19,7 @@ from pliant.recipes.samples import (
     Samples,
     Wrapped,
     check_cut,
+    check_learned,
     collate,
     collate_pairs,
     digest_of,
@@ -81,6 +82,14 @@ def test_an_answer_that_is_cut_off_whole_is_refused() -> None:
     assert check_cut(tokens([3, 4], [False, True, True] + [True] * 4), 3) == 1
 
 
+def test_data_of_which_nothing_is_learned_are_refused() -> None:
+    for lengths, targets in (([1, 2], None), ([1, 1, 2], [True, True, False, True])):
+        check_learned("a.jsonl", tokens(lengths, targets))
+    for lengths, targets in (([1, 1], None), ([2, 1], [True, False, True])):
+        with pytest.raises(ConfigError, match=r"a\.jsonl has nothing to learn"):
+            check_learned("a.jsonl", tokens(lengths, targets))
+
+
 def test_pairs_are_side_by_side() -> None:
     pairs = Pairs(tokens([2, 3, 1, 1]), 10)
 
@@ -105,6 +114,9 @@ def test_rows_that_are_none_are_named(tmp_path: Path) -> None:
         list(rows(path))
     path.write_text("{")
     with pytest.raises(ConfigError, match=r"a.jsonl line 1 is no JSON: "):
+        list(rows(path))
+    path.write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n')
+    with pytest.raises(ConfigError, match=r"a.jsonl line 2 is no UTF-8: "):
         list(rows(path))
     with pytest.raises(ConfigError, match=r"the data file .* does not exist"):
         list(rows(tmp_path / "b.jsonl"))

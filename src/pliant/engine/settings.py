@@ -116,7 +116,7 @@ class UserObjects:
         """Let functions make their schedulers, and check all."""
         given = self.optimizers[0] if len(self.optimizers) == 1 else self.optimizers
         made = [one(given, steps_per_epoch) if callable(one) else one for one in self.schedulers]
-        self.schedulers[:] = _check_schedulers(made)
+        self.schedulers[:] = _check_schedulers(made, with_nested(self.optimizers))
         is_plateau = any(isinstance(one, ReduceLROnPlateau) for one in self.schedulers)
         if is_plateau and settings.scheduler_every == "epoch":
             raise ConfigError(
@@ -160,6 +160,7 @@ def _check_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Refuse what is no optimizer, needs a closure, or holds parameters of something else."""
     known = {id(parameter) for parameter in model.parameters()}
+    taken: set[int] = set()
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(
@@ -179,11 +180,18 @@ def _check_optimizers(
                 "would not reach a joining replica; keep it in optimizer.state or in the "
                 "parameter groups"
             )
-        if any(id(p) not in known for one in with_nested([optimizer]) for p in held(one)):
+        own_parameters = {id(p) for one in with_nested([optimizer]) for p in held(one)}
+        if own_parameters - known:
             raise ConfigError(
                 f"{type(optimizer).__name__} holds a parameter that is not in the model; put "
                 "everything that is trained into one module"
             )
+        if own_parameters & taken:
+            raise ConfigError(
+                f"{type(optimizer).__name__} holds a parameter of another optimizer, so each step "
+                "would change it twice; give each parameter to one"
+            )
+        taken |= own_parameters
     if not optimizers:
         raise ConfigError("a session needs an optimizer")
     return list(optimizers)  # type: ignore[arg-type]  # checked one by one
@@ -222,7 +230,11 @@ def _check_one_pass(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
+def _check_schedulers(
+    schedulers: Sequence[object], optimizers: Sequence[torch.optim.Optimizer]
+) -> list[Scheduler]:
+    if len(set(map(id, schedulers))) < len(schedulers):
+        raise ConfigError("scheduler= names one scheduler twice; it would move twice a step")
     for scheduler in schedulers:
         _check_prepared("scheduler", scheduler)
         if callable(getattr(scheduler, "step_update", None)):
@@ -236,6 +248,12 @@ def _check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
             raise ConfigError(
                 "scheduler must be a torch.optim.lr_scheduler scheduler, got "
                 f"{type(scheduler).__name__}"
+            )
+        of = getattr(scheduler, "optimizer", None)
+        if of is not None and all(of is not one for one in optimizers):
+            raise ConfigError(
+                f"{type(scheduler).__name__} was made for another optimizer than the session's, "
+                "whose learning rate would never change; make it for that one"
             )
     return list(schedulers)  # type: ignore[arg-type]  # checked one by one
 

@@ -6,6 +6,7 @@ of an object a micro-batch changes, which no other replica would know of.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ def plain(value: Any) -> Any:
         case np.generic():
             return value.item()
         case list() | dict():
+            return _plain_container(value)
+        case tuple() | set() if type(value) in (tuple, set):
             return _plain_container(value)
         case _:
             return OTHER
@@ -60,10 +63,13 @@ def is_of(holder: Any, *packages: str) -> bool:
     return type(holder).__module__.partition(".")[0] in packages
 
 
-def _plain_container(value: list[Any] | dict[Any, Any]) -> Any:
-    if isinstance(value, list):
+def _plain_container(value: Any) -> Any:
+    if not isinstance(value, dict):
         items = [plain(one) for one in value]
-        return OTHER if any(one is OTHER for one in items) else items
+        kind = type(value) if type(value) in (tuple, set) else list
+        return OTHER if any(one is OTHER for one in items) else kind(items)
     entries = {name: plain(one) for name, one in value.items()}
-    is_plain = all(isinstance(name, str) for name in entries)
-    return entries if is_plain and not any(one is OTHER for one in entries.values()) else OTHER
+    is_plain = all(isinstance(name, str | int | float | None) for name in entries)
+    kind = type(value) if type(value) in (OrderedDict, Counter) else dict
+    is_plain &= not any(one is OTHER for one in entries.values())
+    return kind(entries) if is_plain else OTHER

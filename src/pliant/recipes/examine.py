@@ -32,7 +32,13 @@ def main() -> int:
             said += f"{counted(len(samples.data.tokens), 'token')}, packing {digest_of(samples)}"
         sys.stdout.write(f"{said}\n")
         if name == "train":
-            steps = -(-len(samples) // recipe.training.global_batch_size)
+            size = recipe.training.global_batch_size
+            if len(samples) < size:
+                raise ConfigError(
+                    f"data.train {path} has {counted(len(samples), 'sample')}, fewer than "
+                    f"training.globalBatchSize {size}"
+                )
+            steps = -(-len(samples) // size)
             sys.stdout.write(f"an epoch has {counted(steps, 'step')}\n")
     return EXIT_OK
 

@@ -42,12 +42,14 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{path} line {number} is no UTF-8: {error}") from None
             except ValueError as error:
                 raise ConfigError(f"{path} line {number} is no JSON: {error}") from None
             if not isinstance(row, dict):

@@ -118,6 +118,20 @@ class Alone(Samples):
         return [(begins, min(ends, begins + self.length))]
 
 
+def check_learned(path: str, data: Tokens) -> None:
+    """Refuse documents of which nothing is learned: the first token of each never is.
+
+    Raises:
+        ConfigError: so it is of all.
+    """
+    if data.targets is None:
+        is_any = bool((np.diff(data.starts) > 1).any())
+    else:
+        is_any = int(data.targets.sum()) > int(data.targets[data.starts[:-1]].sum())
+    if not is_any:
+        raise ConfigError(f"{path} has nothing to learn: each of its documents is empty")
+
+
 def check_cut(data: Tokens, length: int) -> int:
     """Return how many documents are longer than a sample, and lose their end.
 

@@ -247,6 +247,8 @@ def _answers(messages: Sequence[Row], tokenizer: Any, *, is_last_alone: bool = F
         )
         return str(found)
 
+    if any(one.get("content") is None and not one.get("tool_calls") for one in messages):
+        raise ConfigError("a message has no content")
     whole, answers = form(len(messages)), []
     for number, message in enumerate(messages):
         is_last = number == len(messages) - 1

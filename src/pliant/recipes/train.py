@@ -130,6 +130,8 @@ def data_of(recipe: Recipe, path: str | None, tokenizer: Any) -> tuple[Any, Call
         length = recipe.data.sequence_length
         usual = {"pretrain": "wrapped", "sft": "bfd", "dpo": "none"}[recipe.task]
         packing = recipe.data.packing or usual
+        if is_first:
+            samples.check_learned(path, found)
         is_cut = is_first and (packing == "none" or recipe.task == "dpo")
         if is_cut and (num := samples.check_cut(found, length)):
             said = f"{path}: {counted(num, 'document')} longer than data.sequenceLength {length}"

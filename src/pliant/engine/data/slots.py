@@ -325,6 +325,11 @@ class Slots:
         Raises:
             UsageError: it cannot be committed.
         """
+        if extras.num_computed and not self._stages.is_several and not any(extras.presence):
+            raise UsageError(
+                "no loss that step.backward was given depends on a parameter of the session's "
+                "model, so the step would train nothing; compute it with that model"
+            )
         self._buffers.check(extras.buffers, extras.num_computed)
 
     def commit(self, extras: Extras, *, is_skipped: bool = False) -> None:
