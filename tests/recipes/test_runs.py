@@ -14,6 +14,7 @@ from tests.integrations.playing import alone, elastic, files
 from tests.live.prompt import typed
 from tests.processes.test_cli import environment, pliant, wait_for
 
+from pliant.recipes.families import geometry
 from pliant.spec.load import check
 from pliant.spec.recipe import Recipe
 
@@ -112,6 +113,24 @@ def test_replicas_of_two_workers_share_the_model(name: str, tmp_path: Path) -> N
         fields["lora"] = {"rank": 4, "dropout": 0.1}
     for place, workers in (("alone", 1), ("sharded", 2)):
         write_data(tmp_path / place)
+        write_job(tmp_path / place / "job.yaml", fields, workers)
+        done = pliant(tmp_path / place, "run", "--max", str(workers), "job.yaml")
+        assert done.returncode == 0, done.stderr
+
+    assert exported(tmp_path / "alone/model") == exported(tmp_path / "sharded/model")
+
+
+@pytest.mark.frameworks
+def test_workers_share_an_embedding_that_is_the_output_layer_too(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = geometry("llama", "tiny", 300).config() | {"tie_word_embeddings": True}
+    LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(tmp_path / "tied")
+    training = PRETRAINING["training"] | {"steps": 30}
+    model = {"weights": str(tmp_path / "tied"), "tokenizer": "bytes"}
+    for place, workers in (("alone", 1), ("sharded", 2)):
+        write_data(tmp_path / place)
+        fields = {**PRETRAINING, "model": model, "training": training}
         write_job(tmp_path / place / "job.yaml", fields, workers)
         done = pliant(tmp_path / place, "run", "--max", str(workers), "job.yaml")
         assert done.returncode == 0, done.stderr

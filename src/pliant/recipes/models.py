@@ -47,11 +47,6 @@ def build(recipe: Recipe, tokenizer: Any, workers: int) -> nn.Module:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     if workers > 1:
-        if config.tie_word_embeddings:
-            raise ConfigError(
-                "the embedding of this model is its output layer as well, which is not sharded; "
-                "train it with one worker per replica"
-            )
         _shard(model, workers)
     model.to_empty(device=pliant.device())
     base = model.get_base_model() if recipe.lora is not None else model
