@@ -38,6 +38,7 @@ CROSS_MODULE_TESTS = {
     "pool/test_protocol.py": "claims, pool and allocation in every order of messages",
     "pool/test_storm.py": "a pool, jobs and claims, anyone of which may die",
     "pool/test_story.py": "a day of a shared pool",
+    "recipes/test_beside_trainers.py": "a recipe, and the same by trainers of others",
     "recipes/test_page.py": "a page, followed from an empty directory",
     "recipes/test_runs.py": "whole runs, whose replicas come and go",
     "recipes/test_recipes.py": "model and data, trained",
