@@ -138,7 +138,7 @@ def test_all_are_started_again_where_one_is_killed(tmp_path: Path) -> None:
     assert {one["TORCHELASTIC_RESTART_COUNT"] for one in again} == {"1"}
     assert victim["pid"] not in {one["pid"] for one in again}
     assert f"rank {victim['rank']} (r" in run.notes
-    assert "was ended by SIGKILL; all processes are started again" in run.notes
+    assert "was ended by SIGKILL; all processes end, and start again" in run.notes
     assert not run.job.records("exited") or {
         one["exited_kind"] for one in run.job.records("exited")
     } == {"finished"}, "no replica was lost"

@@ -32,7 +32,11 @@ import pliant
 assert pliant.elastic_event() is None
 event = pliant.elastic_event()
 assert event is pliant.elastic_event()
-event.saved(40, "somewhere")
+try:
+    event.saved(40, "nowhere")
+except pliant.ConfigError as error:
+    assert "there is nothing; save it before" in str(error)
+event.saved(40, "s3://somewhere")
 print(event)
 """
     found = said(script, tmp_path / "page")
@@ -40,7 +44,7 @@ print(event)
     assert found.stdout == (
         "ElasticEvent(reason='stop', deadline=7.5, old_size=2, new_size=0, leaving=True)\n"
     ), found.stderr
-    assert page.saved == (1, 40, 3, "somewhere")
+    assert page.saved == (1, 40, 3, "s3://somewhere")
 
 
 def test_there_are_no_events_outside_restart_mode() -> None:

@@ -40,8 +40,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from pliant.core.errors import ConfigError
 from pliant.core.step import order
 from pliant.core.step.order import OrderDigest
+from pliant.core.values import Mode
 from pliant.machine import run_files
 from pliant.observe.audit_cover import Cover, Gaps, cover_of
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
@@ -150,7 +152,16 @@ def audit_run(out: Path, *, is_growing: bool = False) -> Audit:
     """Audit the ledgers below a run's output directory; the run may still go on.
 
     ``is_growing``: it does, and is audited as far as all of its members have told what they did.
+
+    Raises:
+        ConfigError: it was in restart mode, where nobody keeps a ledger.
     """
+    begun = (one for one in every(run_files.event_log(out)) if one.get("kind") == "job_started")
+    if next(begun, {}).get("mode") == Mode.RESTART:
+        raise ConfigError(
+            f"{out} was in restart mode, where the script takes its samples itself, so there is no "
+            "ledger to audit; a pliant.ElasticDataLoader counts each once"
+        )
     for _ in range(MAX_TRIES):
         before = read_condensed(out)
         with suppress(FileNotFoundError):  # a part has just been condensed

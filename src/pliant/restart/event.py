@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.core.errors import ConfigError
 from pliant.restart.page import PAGE_VARIABLE, Page
 
 
@@ -32,9 +33,17 @@ class ElasticEvent:
     """None starts in the place of this one."""
 
     def saved(self, step: int, path: str | os.PathLike[str] = "") -> None:
-        """Say that the state of a step is on storage, so that nothing is lost; then exit."""
+        """Say that the state of a step is on storage, so that nothing is lost; then exit.
+
+        Raises:
+            ConfigError: of the first process: there is nothing at this path.
+        """
+        place = os.fspath(path)
+        is_first = os.environ.get("RANK", "0") == "0"  # others may only know that it writes
+        if place and "://" not in place and is_first and not Path(place).exists():
+            raise ConfigError(f"event.saved({step}, {place!r}): there is nothing; save it before")
         if _page is not None:
-            _page.save(step, os.fspath(path))
+            _page.save(step, place)
 
 
 _page: Page | None = None

@@ -516,7 +516,7 @@ class RestartWorker:
             links.tell_all("failed", reason=reason)
             if traceback:
                 self._link.send(Traceback(replica=self.member.replica, text=traceback))
-            self.note(f"{reason}; all processes are started again")
+            self.note(f"{reason}; all processes end, and start again if --max-restarts lets them")
             kind = ExitKind.SIGNAL if (failed.code or 0) < 0 else ExitKind.SCRIPT
             self._break(reason, kind)
             return True
