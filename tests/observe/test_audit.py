@@ -662,6 +662,7 @@ def test_memory_does_not_grow_with_the_ledgers(tmp_path: Path) -> None:
     write_run(tmp_path, {"r1": steps(*range(1500))}, [spare()])
     size = (tmp_path / "ledger" / "r1.jsonl").stat().st_size
 
+    audit_run(tmp_path)  # imports what it needs
     tracemalloc.start()
     audit = audit_run(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
@@ -687,6 +688,7 @@ def test_memory_does_not_grow_with_the_draws_of_an_epoch(tmp_path: Path) -> None
     write_run(tmp_path, {"r1": lines}, [line])
     size = (tmp_path / "ledger" / "r1.jsonl").stat().st_size
 
+    audit_run(tmp_path)  # imports what it needs
     tracemalloc.start()
     audit = audit_run(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
