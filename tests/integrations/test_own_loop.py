@@ -93,7 +93,7 @@ def test_two_loops_at_a_time_are_refused() -> None:
         ({"batch_size": 3}, "batch_size of ElasticDataLoader: it divides a global batch itself"),
     ):
         with pytest.raises(ConfigError, match=said):
-            loaders(1, **options)  # type: ignore[arg-type]
+            loaders(1, **options)
     with pytest.raises(ConfigError, match="needs a length"):
         pliant.ElasticDataLoader(iter(range(3)), 2)
 

@@ -126,7 +126,7 @@ def test_workers_share_an_embedding_that_is_the_output_layer_too(tmp_path: Path)
 
     sizes = geometry("llama", "tiny", 300).config() | {"tie_word_embeddings": True}
     LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(tmp_path / "tied")
-    training = PRETRAINING["training"] | {"steps": 30}
+    training = {**PRETRAINING["training"], "steps": 30}  # type: ignore[dict-item]
     model = {"weights": str(tmp_path / "tied"), "tokenizer": "bytes"}
     for place, workers in (("alone", 1), ("sharded", 2)):
         write_data(tmp_path / place)

@@ -149,6 +149,38 @@ def test_when_several_begin_with_the_same_file_it_is_told_once(home: Path) -> No
     assert re.search("^each replica would empty .*log, at its own time", said[0])
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_log_that_replicas_keep_open_is_told_by_who_adds_to_it_and_does_not_lead(
+    home: Path, *, leads: bool
+) -> None:
+    worker = Worker(home, "r2.0")
+    with (home / "log").open("a", buffering=1) as log, (home / "other").open("a"):
+        print("at the top", file=log)
+        worker.train(leads=leads)
+        assert worker.said == []
+        for _ in range(2):
+            print("in a tail", file=log)
+            worker.record.on_commit(leads)
+
+    assert len(worker.said) == (not leads)
+    if not leads:
+        assert re.match(r"each replica adds its own lines to .*/log, so that", worker.said[0])
+
+
+@pytest.mark.parametrize(("leads", "shares"), [(True, True), (False, True), (False, False)])
+def test_a_log_that_replicas_open_at_each_step_is_told_too(
+    home: Path, *, leads: bool, shares: bool
+) -> None:
+    """As ``if rank == 0:`` has it in each replica; a file of a replica's own is another matter."""
+    first, worker = Worker(home, "r1.0"), Worker(home, "r2.0")
+    for one, name in ((first, "log"), (worker, "log" if shares else "r2.log")):
+        one.train(leads=leads if one is worker else True)
+        one.record.hear_event("open", (str(home / name), "a", os.O_WRONLY | os.O_APPEND))
+
+    assert first.said == []
+    assert len(worker.said) == (shares and not leads)
+
+
 def test_the_checkpoints_are_never_removed_by_who_comes(home: Path) -> None:
     (home / "out/kept").mkdir(parents=True)
     Worker(home, "r1.0").record.leave_out(str(home / "out/kept"))

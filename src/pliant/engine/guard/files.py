@@ -59,6 +59,9 @@ ANYWAY = "--from-checkpoint anyway (a script that runs alone: PLIANT_FROM_CHECKP
 LARGE_BYTES = 16 << 20
 """From this size on a file is told by its size and time."""
 
+MAX_LOOKS = 20
+"""How often a replica looks whether it adds to a file of others."""
+
 MAX_NAMED = 3
 """Files that one sentence names."""
 
@@ -127,6 +130,8 @@ class FileRecord:
         self._thread = threading.get_ident()
         self._reads: dict[str, Word] = {}
         self._wrote: set[tuple[str, bool]] = set()
+        self._added_to: dict[str, int] = {}
+        self._looks_left, self._leads = MAX_LOOKS, True
         self._digested = self._calls = 0
         self._lock = -1
         self.is_paused = False
@@ -146,6 +151,8 @@ class FileRecord:
         self._calls += 1
         path = self._place / f"{READS}.{number}.json"
         with self.paused():
+            if not number:
+                self._added_to = self._open_to_add()
             try:
                 make_once(path, json.dumps(self._reads).encode(), mode=PRIVATE)
                 changed = self.unlike(json.loads(path.read_bytes()))
@@ -176,6 +183,13 @@ class FileRecord:
 
     def on_commit(self, leads: bool) -> None:
         """A step was committed here: who comes from now on must leave alone what was written."""
+        self._leads = leads
+        if self._added_to and self._looks_left and not leads:
+            self._looks_left -= 1
+            now = self._open_to_add()
+            self._tell_added(
+                [path for path, at in self._added_to.items() if now.get(path, at) > at]
+            )
         if self._lock < 0:
             self.tell_left_open()
             with suppress(OSError), self.paused():
@@ -237,6 +251,32 @@ class FileRecord:
         finally:
             self.is_paused = before
 
+    def _look_at_added(self, path: str) -> None:
+        """See whether another replica adds to a file that this one, which does not lead, opens."""
+        if self._calls and not (self._leads or self.is_outside) and self._looks_left:
+            self._looks_left -= 1
+            others = (one for one, who, _ in self._written() if who != self._worker)
+            self._tell_added([one for one in others if one == path])
+
+    def _tell_added(self, paths: Sequence[str]) -> None:
+        if paths and self._is_first("added"):
+            self._looks_left = 0
+            self._noted(
+                f"each replica adds its own lines to {script_files.shown(paths[0])}, so that they "
+                "are there several times; write rows with session.open_log(path), and other lines "
+                "only where session.leader is true (each replica has a rank 0)",
+            )
+
+    def _open_to_add(self) -> dict[str, int]:
+        """Return how far this process has written to files that it keeps open to add to."""
+        found = {}
+        for number, path in _open_files():
+            with suppress(OSError):
+                is_added_to = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND
+                if is_added_to and self._noted_path(path):
+                    found[path] = os.lseek(number, 0, os.SEEK_CUR)
+        return found
+
     def _is_first(self, what: str) -> bool:
         """Whether none of the run has told this yet."""
         try:
@@ -271,6 +311,8 @@ class FileRecord:
                 self._note_write(path)
         elif (path := self._noted_path(given)) is not None:
             self._note_write(path)
+            if flags & os.O_APPEND:
+                self._look_at_added(path)
 
     def _change(self, given: Any, what: str) -> str | None:
         """Return the path of what is to be changed, if that is noted and may be."""
