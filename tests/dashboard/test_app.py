@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.observe.test_view import RECORDED
 from pliant.core.errors import ConfigError
 from pliant.dashboard import app as app_of_all
 from pliant.dashboard.app import Runs, create_app, key_of
+from pliant.http.client import Caller
 from pliant.http.login import Logins
 from pliant.machine.registry import RuntimeFiles, StateDirectory
 
@@ -89,7 +91,7 @@ def test_what_a_person_asks_is_asked_of_the_running_job(
 ) -> None:
     asked = []
 
-    class Caller:
+    class Asked:
         def __init__(self, job: Any) -> None:
             self.name = job.name
 
@@ -102,7 +104,7 @@ def test_what_a_person_asks_is_asked_of_the_running_job(
                 raise ConfigError("only up to 4")
             return {"reason": "so it is"}
 
-    monkeypatch.setattr(app_of_all, "Caller", Caller)
+    monkeypatch.setattr(app_of_all, "Caller", Asked)
     files = RuntimeFiles.of("job", "gpt", world.state.jobs)
     files.write(url="http://127.0.0.1:1", token="secret", out=world.out)
 
@@ -112,6 +114,30 @@ def test_what_a_person_asks_is_asked_of_the_running_job(
         ("gpt", "POST", "/v1/replicas/r1/kill", None),
         ("gpt", "POST", "/v1/scale", {"target": 9}),
     ]
+
+
+def test_a_pool_is_shown_by_its_own_words_and_its_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = world.state.pools / "default"
+    out.mkdir(parents=True)
+    granted = {"kind": "grant", "at": 2.0, "mono": 2.0, "name": "ada", "devices": [0], "to": 1}
+    (out / "events.jsonl").write_text(json.dumps({"v": 1, **granted}) + "\n")
+    RuntimeFiles.of("pool", "default", world.state.pools).write(
+        url="http://127.0.0.1:1", token="secret", out=out
+    )
+    monkeypatch.setattr(Caller, "ask", lambda self, method, path: {"pool": "default"})
+
+    base = "/v1/pools/default/v1"
+
+    assert world.client.get("/v1/runs").json()["pools"] == ["default"]
+    assert world.client.get(f"{base}/status").json() == {"pool": "default"}
+    view = world.client.get(f"{base}/view").json()
+    assert view["lanes"] == [{"device": 0, "spans": [["ada", 2.0, None]]}]
+    assert world.client.post(f"{base}/stop", headers=OWN).status_code in (404, 405)
+    assert world.client.get("/v1/pools/other/v1/status").status_code == 404
+    world.client.cookies.clear()
+    assert world.client.get(f"{base}/status").status_code == 401
 
 
 def test_other_paths_are_passed_on_to_nobody(world: World) -> None:

@@ -17,8 +17,9 @@ from tests.processes.launching import FAKE_WORKER, running
 
 from pliant.dashboard.app import Runs, create_app, key_of
 from pliant.dashboard.report import report_of
+from pliant.http.client import Caller
 from pliant.http.login import Logins
-from pliant.machine.registry import StateDirectory
+from pliant.machine.registry import RuntimeFiles, StateDirectory
 from pliant.observe.log import Record
 from pliant.observe.prose import line
 from pliant.observe.reading import read
@@ -40,7 +41,7 @@ class World:
     """The page of a user who has one run, which ended."""
 
     def __init__(self, directory: Path, log: bytes = RECORDED.read_bytes()) -> None:
-        state = StateDirectory(directory / "state")
+        self.state = state = StateDirectory(directory / "state", directory / "shared")
         self.out = begun(state, "gpt", gone()).out
         (self.out / "events.jsonl").write_bytes(log)
         (self.out / "logs").mkdir()
@@ -109,6 +110,32 @@ def test_a_click_opens_the_record_by_the_keyboard_too(started: Any, world: World
         assert page.complaints == []
 
 
+def test_a_run_that_has_ended_is_seen_as_it_was(started: Any, world: World) -> None:
+    records = read(world.out / "events.jsonl")
+    moment = next(one["at"] for one in records if one["kind"] == "exited") + 0.1
+    first, last = records[0]["at"], records[-1]["at"]
+    with served(world.app) as port:
+        page = Page(started)
+        page.open(world.link(port))
+        page.wait_for("91 of 3000")
+        slider = page.page.get_by_role("slider")
+        slider.fill(str(round(1000 * (moment - first) / (last - first))))
+        page.wait_for("replayed")
+        step = int(page.fact("Step").split()[0])
+        commits = [one for one in records if one["kind"] == "commit" and one["at"] <= moment]
+
+        assert abs(step - len(commits)) <= 1
+        assert page.fact("Replicas") == "2 of 3 wanted (1\u20134)"
+        assert page.fact("Checkpoint") == "none"
+        assert page.page.locator(".lanes svg text").all_text_contents() == ["r1", "r2", "r3", "r4"]
+        states = dict(row[:2] for row in page.rows("Replicas and their devices"))
+        assert states == {"r1": "training", "r3": "training", "r4": "starting"}
+        page.page.keyboard.press("End")
+        slider.fill("1000")
+        page.wait_for("suspended")
+    assert page.complaints == []
+
+
 def test_what_a_script_prints_stays_text(started: Any, tmp_path: Path) -> None:
     renamed = RECORDED.read_text().replace('"job": "gpt"', f'"job": {json.dumps(HOSTILE)}')
     world = World(tmp_path, renamed.replace("node-1", "<b>node</b>").encode())
@@ -128,6 +155,7 @@ def test_what_a_script_prints_stays_text(started: Any, tmp_path: Path) -> None:
         assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_a_link_is_good_once_and_without_one_nothing_is_shown(started: Any, world: World) -> None:
     with served(world.app) as port:
         link, first, second = world.link(port), Page(started), Page(started)
@@ -143,6 +171,7 @@ def test_a_link_is_good_once_and_without_one_nothing_is_shown(started: Any, worl
         assert "3000" not in second.text("body") + third.text("body")
 
 
+@pytest.mark.slow
 def test_a_page_whose_server_comes_back_goes_on(started: Any, world: World) -> None:
     log, lines = world.out / "events.jsonl", RECORDED.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:60]))
@@ -157,6 +186,7 @@ def test_a_page_whose_server_comes_back_goes_on(started: Any, world: World) -> N
         page.wait_for("91 of 3000")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "theme"), [(390, "dark"), (800, "light"), (1280, "light"), (1280, "dark")]
 )
@@ -184,6 +214,64 @@ def test_everybody_can_read_it_on_every_screen(
 
     assert found.violations_count == 0, found.generate_report()
     assert in_dialog.violations_count == 0, in_dialog.generate_report()
+    assert too_wide == 0
+
+
+STATUS: dict[str, Any] = {
+    "pool": "default", "in_use": 3, "limit": 4, "free": 1, "recovering": [], "failure": None,
+    "devices": [
+        {"device": number, "name": None, "claim": claim, "note": None, "is_blocked": False,
+         "is_cordoned": False, "memory_bytes": 80 << 30}
+        for number, claim in enumerate(["ada", "ada", "gpt", None])
+    ],
+    "claims": [
+        {"name": name, "team": "default", "priority": "normal", "state": state, "devices": devices,
+         "min": 1, "ask": 3, "since": 1.0, "reason": reason}
+        for name, state, devices, reason in (
+            ("ada", "running", [0, 1], "has all it can use"), ("gpt", "shrinking", [2], HOSTILE),
+            ("bob", "waiting", [], "needs 1 more: 0 idle"),
+        )
+    ],
+    "teams": [{"team": "default", "share": 3, "quota": None, "borrow_limit": None,
+               "reclaim_from": "lower_priority"}],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_pool_says_who_has_what_and_who_waits_for_what(
+    started: Any, world: World, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
+    out = world.state.pools / "default"
+    out.mkdir(parents=True)
+    granted = {"v": 1, "kind": "grant", "at": 2.0, "mono": 2.0, "name": "ada", "devices": [0, 1]}
+    (out / "events.jsonl").write_text(json.dumps(granted) + "\n")
+    RuntimeFiles.of("pool", "default", world.state.pools).write(
+        url="http://127.0.0.1:1", token="secret", out=out
+    )
+    monkeypatch.setattr(Caller, "ask", lambda self, method, path: STATUS)
+    with served(world.app) as port:
+        page = Page(started, width=width)
+        page.open(world.link(port, is_of_run=False))
+        page.page.get_by_role("link", name="default").wait_for()
+        of_list = axe.Axe().run(page.page)
+        page.page.get_by_role("link", name="default").click()
+        page.wait_for("3 of 4")
+        page.page.locator(".lanes rect").first.wait_for()
+        found = axe.Axe().run(page.page)
+        too_wide = page.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+        assert [row[0] for row in page.rows("Claims")] == ["ada", "gpt", "bob"]
+        assert page.rows("Claims")[1][-1] == HOSTILE
+        assert page.fact("Claims that wait") == "1"
+        assert page.page.locator(".lanes rect").count() == 2
+        assert page.rows("Who took what from whom")[0][1].startswith("ada gets devices 0, 1")
+    assert page.complaints == []
+    assert of_list.violations_count == 0, of_list.generate_report()
+    assert found.violations_count == 0, found.generate_report()
     assert too_wide == 0
 
 

@@ -45,7 +45,7 @@ from pliant.observe.pool_history import moves_of
 from pliant.observe.printed import PrintedUntil, chosen, printed_after, printers, workers_of
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, goes_on, run_in
-from pliant.observe.status_facts import hosts_of_replica, placed, placed_line
+from pliant.observe.status_facts import doubts, hosts_of_replica, placed, placed_line
 from pliant.observe.trace import trace_of
 
 policy_app = typer.Typer(
@@ -159,16 +159,16 @@ def explain(
     history = _history_of(job, out)
     board = history.board
     found, where = history.explained, placed(board.about, board.living)
-    doubts: dict[str, Any] = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
-    doubts |= {"hosts": board.hosts, "nonfinite": board.nonfinite, "ailing": board.ailing}
+    doubtful: dict[str, Any] = {"apart": board.apart, "silent": board.silent, "slow": board.slow}
+    doubtful |= {"hosts": board.hosts, "nonfinite": board.nonfinite, "ailing": board.ailing}
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "start": found.start}
         more = {"placed": where, "aside": found.aside, "mode": found.mode, "cost": found.cost}
-        return print_json({"decisions": reasons, **facts, **doubts, **more})
+        return print_json({"decisions": reasons, **facts, **doubtful, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
-    wrong = [text.plain for text in screens.doubts(doubts)]
+    wrong = [line for _, line in doubts(doubtful)]
     here = None if where is None else placed_line(where)
     for sentence in (
         found.pool,

@@ -7,7 +7,7 @@ is drawn from the documented shape of ``status --json``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,9 @@ from pliant.observe.goodput import Goodput
 from pliant.observe.pool_history import Move
 from pliant.observe.prose import pause, pool_line
 from pliant.observe.status_facts import (
-    ailing_line,
-    apart_line,
     clock,
-    hosts_lines,
-    nonfinite_line,
+    doubts,
     placed_line,
-    silent_line,
-    slow_line,
 )
 
 STATE_STYLE = {
@@ -53,6 +48,7 @@ STATE_STYLE = {
     "lost": "bold red",
     "killed": "bold red",
 }
+DOUBT_STYLE = {"hosts": "dim", "nonfinite": "red"}
 KIND_STYLE = {"join": "cyan", "drain": "magenta", "loss": "red", "restore": "green"}
 KIND_SIGN = {"join": "+", "drain": "-", "loss": "x", "restore": "^"}
 
@@ -100,7 +96,7 @@ def job_panel(
     rows += [*_pool(status), *_durable(status)]
     if status.get("placed"):
         rows.append(Text(placed_line(status["placed"]), style="dim"))
-    rows += doubts(status)
+    rows += [Text(line, style=DOUBT_STYLE.get(fact, "yellow")) for fact, line in doubts(status)]
     for said in explain.lines(status.get("warnings", ())):
         rows.append(Text(said, style="yellow", no_wrap=not wrap, overflow="ellipsis"))
     if status["events"]:
@@ -111,18 +107,6 @@ def job_panel(
         (status["job"] or "job", "bold"), "  ", (state, STATE_STYLE.get(state, "")), " "
     )
     return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
-
-
-def doubts(status: Mapping[str, Any]) -> list[Text]:
-    """Say what is wrong, or may be: hosts that are apart, silent or not there, slow replicas."""
-    found = [Text(apart_line(one), style="yellow") for one in status.get("apart", ())]
-    found += [Text(silent_line(one), style="yellow") for one in status.get("silent", ())]
-    found += [Text(ailing_line(one), style="yellow") for one in status.get("ailing", ())]
-    found += [Text(line, style="dim") for line in hosts_lines(status.get("hosts"))]
-    found += [Text(slow_line(one), style="yellow") for one in status.get("slow", ())]
-    if status.get("nonfinite"):
-        found.append(Text(nonfinite_line(status["nonfinite"]), style="red"))
-    return found
 
 
 def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> RenderableType:

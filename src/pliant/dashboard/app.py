@@ -6,6 +6,7 @@ asks of a running job is asked of its coordinator, with the token that the user 
     GET  /v1/runs                       all that are known, with how they ended
     *    /v1/runs/{key}/v1/...          of one: view, changes, events, logs, audit, as a coordinator
     POST /v1/runs/{key}/v1/resume       go on with one that has ended; nothing else serves it
+    GET  /v1/pools/{name}/v1/...        of a pool that this user may use: status, view, changes
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ from pliant.http.run_files import add_run_files
 from pliant.http.view import add_view
 from pliant.machine import run_files
 from pliant.machine.event_loop import aside
-from pliant.machine.registry import StateDirectory, running_jobs
+from pliant.machine.registry import (
+    Served,
+    StateDirectory,
+    running_jobs,
+    running_pools,
+    shared_pools,
+)
+from pliant.observe.pool_view import PoolView
 from pliant.observe.runs import KnownRun, known_runs, run_in
 from pliant.observe.status import Board
 from pliant.observe.view import LogView
@@ -78,10 +86,26 @@ class Runs:
         if key not in self._apps:
             run = self._known.get(key) or (await aside(self.all)).get(key)
             if run is None:
-                sentence = {"detail": "there is no such run here any more"}
-                await JSONResponse(sentence, status.HTTP_404_NOT_FOUND)(scope, receive, send)
+                await _not_found("run")(scope, receive, send)
                 return
             self._apps[key] = app_of(run.out, self.state)
+        await self._apps[key](scope, receive, send)
+
+    def pools(self) -> list[Served]:
+        """Return the pools that run, this user's and shared ones."""
+        shared = shared_pools(self.state.shared_pools)
+        return [] if self._only else [*running_pools(self.state.pools), *shared]
+
+    async def answer_of_pool(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for the pool that a path names, whichever process serves it now."""
+        name = scope["path_params"]["name"]
+        found = [one for one in await aside(self.pools) if one.name == name]
+        if not found:
+            await _not_found("pool")(scope, receive, send)
+            return
+        key = f"{name} {found[0].out}"
+        if key not in self._apps:
+            self._apps[key] = app_of_pool(name, found[0].out, self)
         await self._apps[key](scope, receive, send)
 
 
@@ -99,14 +123,21 @@ def create_app(runs: Runs, logins: Logins) -> FastAPI:
     @people.get("/runs")
     async def list_runs() -> dict[str, Any]:
         """Return every run with how far it came."""
-        found = await aside(runs.all)
-        return {"now": time.time(), "runs": [_listed(key, run) for key, run in found.items()]}
+        found, pools = await aside(runs.all), await aside(runs.pools)
+        listed = [_listed(key, run) for key, run in found.items()]
+        return {"now": time.time(), "runs": listed, "pools": [pool.name for pool in pools]}
 
     add_login(app, people, logins)
     app.include_router(people)
     app.router.routes.append(Mount("/v1/runs/{key}", app=runs.answer))
+    app.router.routes.append(Mount("/v1/pools/{name}", app=runs.answer_of_pool))
     add_page(app, "runs", logins)
     return app
+
+
+def _not_found(what: str) -> JSONResponse:
+    sentence = {"detail": f"there is no such {what} here any more"}
+    return JSONResponse(sentence, status.HTTP_404_NOT_FOUND)
 
 
 def _listed(key: str, run: KnownRun) -> dict[str, Any]:
@@ -165,6 +196,29 @@ def app_of(out: Path, state: StateDirectory) -> FastAPI:
             raise HTTPException(status.HTTP_404_NOT_FOUND, f"a job does not know how to {path}")
         body = json.loads(await request.body() or b"null")
         return await _asked(lambda: _ask(out, state, request.method, path, body))
+
+    app.include_router(people)
+    return app
+
+
+def app_of_pool(name: str, out: Path, runs: Runs) -> FastAPI:
+    """Return what answers for one pool, behind the login of the process."""
+    app = new_app("pliant pool", None, token=None, whose="the pool")
+    people, log = new_router(), run_files.event_log(out)
+    add_view(people, PoolView(log))
+    add_events(people, log)
+
+    def ask() -> dict[str, Any]:
+        pool = next((one for one in runs.pools() if one.name == name), None)
+        if pool is None:
+            raise ConfigError(f"pool {name} does not run any more")
+        with closing(Caller(pool)) as caller:
+            return caller.ask("GET", "/v1/status")
+
+    @people.get("/status")
+    async def read_status() -> dict[str, Any]:
+        """Return what the pool says of itself."""
+        return await _asked(ask)
 
     app.include_router(people)
     return app

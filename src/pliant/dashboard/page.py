@@ -15,7 +15,17 @@ from pliant.http.login import Logins
 
 STATIC = Path(__file__).with_name("static")
 
-MODULES = ("dom.js", "api.js", "charts.js", "logs.js", "job.js", "runs.js", "main.js")
+MODULES = (
+    "dom.js",
+    "api.js",
+    "charts.js",
+    "logs.js",
+    "replay.js",
+    "job.js",
+    "pool.js",
+    "runs.js",
+    "main.js",
+)
 """Ours, each behind those that it imports."""
 
 VENDORED = ("vendor/uPlot.iife.min.js", "vendor/uPlot.min.css")

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 
 from pliant.http.connections import ANSWER_S
 from pliant.machine.event_loop import aside
-from pliant.observe.view import MOST_POINTS, POINTS, LogView
+from pliant.observe.view import MOST_POINTS, POINTS, View
 
 LOOK_S = 0.5
 """Between two looks whether something has changed, in seconds."""
@@ -30,8 +30,8 @@ MOST_STREAMS = 16
 """At once; who gets none asks for the view every few seconds."""
 
 
-def add_view(people: APIRouter, view: LogView) -> None:
-    """Serve the view of a run."""
+def add_view(people: APIRouter, view: View) -> None:
+    """Serve a view."""
     streams: set[object] = set()
 
     @people.get("/view")
@@ -59,7 +59,7 @@ def add_view(people: APIRouter, view: LogView) -> None:
         )
 
 
-async def _changes(view: LogView, streams: set[object]) -> AsyncIterator[str]:
+async def _changes(view: View, streams: set[object]) -> AsyncIterator[str]:
     mine, said = object(), ""
     streams.add(mine)
     loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ how any of it is found out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -287,6 +287,19 @@ def _sets(record: Record, name: str) -> list[list[str]]:
 def _shown(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def doubts(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (fact, line) of what is wrong, or may be: hosts that are apart, silent or not there,
+    ailing devices, slow replicas, steps that were not finite.
+    """
+    said = {"apart": apart_line, "silent": silent_line, "ailing": ailing_line}
+    for fact, line in said.items():
+        yield from ((fact, line(one)) for one in status.get(fact, ()))
+    yield from (("hosts", line) for line in hosts_lines(status.get("hosts")))
+    yield from (("slow", slow_line(one)) for one in status.get("slow", ()))
+    if status.get("nonfinite"):
+        yield "nonfinite", nonfinite_line(status["nonfinite"])
 
 
 def clock(at: float) -> str:

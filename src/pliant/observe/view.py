@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pliant.core.text import printable_values
 from pliant.observe import explain, prose, status_facts
@@ -52,6 +52,16 @@ HEADLINE = (
 
 Conclude = Callable[[Board], dict[str, Any]]
 """Returns fields of the status that the log alone cannot tell, of a run that may be gone."""
+
+
+class View(Protocol):
+    """What can be served as a view."""
+
+    def as_json(self, since: float | None, until: float | None, points: int) -> bytes:
+        """Return the view of a stretch of time."""
+
+    def headline(self) -> dict[str, Any]:
+        """Return what changes as time goes on: {seq, is_over, ...}."""
 
 
 class LogView:
@@ -100,12 +110,7 @@ class LogView:
         """
         with self._lock:
             self.read()
-            scale = 1.0
-            while True:
-                data = _packed(self._values(since, until, points, scale))
-                if len(data) <= MOST_BYTES or scale < 1e-3:
-                    return data
-                scale *= min(0.7, MOST_BYTES / len(data))
+            return bounded(lambda scale: self._values(since, until, points, scale))
 
     def headline(self) -> dict[str, Any]:
         """Return what changes as the run goes on, with a number that grows with each change.
@@ -151,7 +156,7 @@ class LogView:
                 "committed_at": told.committed_at,
                 "is_resumable": status.get("is_resumable"),
                 "warnings": explain.lines(status["warnings"]),
-                "doubts": _doubts(status)[:20],
+                "doubts": [line for _, line in status_facts.doubts(status)][:20],
             },
             "decisions": [asdict(one) for one in history.explained.decisions],
             "steps": {"every": told.steps.every, **told.steps.points(begins, ends, most)},
@@ -256,19 +261,14 @@ def pauses_by_cause(resizes: Iterable[Resize]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _doubts(status: Record) -> list[str]:
-    """Say what is wrong, or may be, in the words of every view."""
-    said = {
-        "apart": status_facts.apart_line,
-        "silent": status_facts.silent_line,
-        "ailing": status_facts.ailing_line,
-        "slow": status_facts.slow_line,
-    }
-    lines = [say(one) for name, say in said.items() for one in listed(status, name)]
-    lines += status_facts.hosts_lines(status.get("hosts"))
-    if status.get("nonfinite"):
-        lines.append(status_facts.nonfinite_line(status["nonfinite"]))
-    return lines
+def bounded(values_at: Callable[[float], dict[str, Any]]) -> bytes:
+    """Return values as JSON of ``MOST_BYTES`` at most; they are fewer where the scale is small."""
+    scale = 1.0
+    while True:
+        data = _packed(values_at(scale))
+        if len(data) <= MOST_BYTES or scale < 1e-3:
+            return data
+        scale *= min(0.7, MOST_BYTES / len(data))
 
 
 def _packed(values: dict[str, Any]) -> bytes:

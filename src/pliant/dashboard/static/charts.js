@@ -97,11 +97,13 @@ export const HARMLESS = ["left", "finished", "ended"];
 export const STATES = ["starting", "spare", "joining", "training", "waiting", "leaving", "finished", "lost"];
 
 export class Lanes {
-  constructor({onReplica, onMark}) {
+  // paint: the class of what a row does; without it these are states of replicas.
+  constructor({onReplica, onMark, paint = null, label = "What each replica did when"}) {
+    this.paint = paint ?? ((state) => `s-${state}`);
     this.onReplica = onReplica;
     this.onMark = onMark;
-    this.place = el("div", {class: "lanes", tabindex: 0, role: "region", "aria-label": "What each replica did when"});
-    this.legend = el("div", {class: "legend"}, STATES.map((state) => el("span", {}, el("i", {class: `s-${state}`}), state)));
+    this.place = el("div", {class: "lanes", tabindex: 0, role: "region", "aria-label": label});
+    this.legend = el("div", {class: "legend"}, paint ? [] : STATES.map((state) => el("span", {}, el("i", {class: `s-${state}`}), state)));
     this.shown = el("div", {}, this.legend, this.place);
     new ResizeObserver(() => { if (this.view && this.place.clientWidth !== this.width) this.draw(this.view, this.range); }).observe(this.place);
   }
@@ -118,7 +120,7 @@ export class Lanes {
       const name = el("svg:text", {x: SIDE - 6, y: top + 13, "text-anchor": "end", onclick: () => this.onReplica(lane)}, lane.replica);
       const spans = lane.spans.filter(([, a, b]) => a <= to && (b ?? to) >= from).map(([state, a, b]) => {
         const left = x(a), right = x(b ?? to);
-        return el("svg:rect", {class: `s-${state}`, x: left, y: top + 3, width: Math.max(right - left, 1), height: ROW - 6, rx: 2},
+        return el("svg:rect", {class: this.paint(state), x: left, y: top + 3, width: Math.max(right - left, 1), height: ROW - 6, rx: 2},
           el("svg:title", {}, `${lane.replica} ${state} from ${clock(a)}${b ? ` for ${duration(b - a)}` : ""}${lane.node ? ` on ${lane.node}` : ""}`));
       });
       const end = lane.spans.at(-1)?.[2];
@@ -133,7 +135,7 @@ export class Lanes {
         el("svg:title", {}, `${resize.kind} of ${resize.replicas.join(", ")}: ${resize.reason}`));
     }));
     const high = Math.max(ROW, view.lanes.length * ROW);
-    const label = `${view.lanes.length} replicas; the table of devices says the same in words`;
+    const label = `${view.lanes.length} rows; the tables below say the same in words`;
     const isAtEnd = this.place.scrollTop + this.place.clientHeight >= this.place.scrollHeight - ROW;
     this.place.className = view.lanes.length > 9 ? "lanes many" : "lanes";
     this.place.replaceChildren(el("svg:svg", {height: high, viewBox: `0 0 ${this.width} ${high}`, role: "img", "aria-label": label}, drawn, marks));

@@ -4,6 +4,7 @@ import {Chart, HARMLESS, Lanes} from "./charts.js";
 import {ask, data, every, follow} from "./api.js";
 import {card, clock, confirmed, counted, dialog, duration, el, pause, short, table, tell, text} from "./dom.js";
 import {LogPanel} from "./logs.js";
+import {until} from "./replay.js";
 
 const OVER = ["finished", "failed", "stopped", "suspended", "lost", "killed", "elsewhere"];
 const RANGES = [["", "All of it"], ["86400", "Last day"], ["3600", "Last hour"], ["600", "Last 10 min"], ["60", "Last minute"]];
@@ -47,14 +48,16 @@ export class JobPage {
     this.range = el("select", {"aria-label": "Stretch of time", onchange: () => { this.zoom = null; this.update(); }},
       RANGES.map(([value, label]) => el("option", {value}, label)), el("option", {value: "zoom", disabled: true}, "Chosen in a chart"));
     this.span = el("span", {class: "quiet"});
+    this.replay = el("input", {type: "range", min: 0, max: 1000, value: 1000, "aria-label": "Moment that is shown", oninput: () => this.draw(this.whole)});
+    this.replaying = el("label", {class: "row", hidden: true}, "Replay", this.replay, (this.moment = el("span", {class: "quiet"})));
     const over = card("Size", el("div", {class: "row"}, this.range, this.span, el("span", {class: "quiet push hide-small"}, "drag in a chart to look closer, double-click for all")),
-      this.size.shown, el("h3", {class: "quiet legend"}, "Replicas: a dot is a resize, a cross a loss"), this.lanes.shown);
-    this.events = table([["When", "t"], ["What", ""]], "nothing yet", "What happened", true);
-    this.resizes = table([["When", "t"], ["Step", "n"], ["What", ""], ["Pause", "n"]], "no resize in this time", "Resizes", true);
+      this.replaying, this.size.shown, el("h3", {class: "quiet legend"}, "Replicas: a dot is a resize, a cross a loss"), this.lanes.shown);
+    this.events = table([["When", "t"], ["What", "w"]], "nothing yet", "What happened", true);
+    this.resizes = table([["When", "t"], ["Step", "n"], ["What", "w"], ["Pause", "n"]], "no resize in this time", "Resizes", true);
     this.pauses = table([["Cause", ""], ["Times", "n"], ["Pause", "n"], ["Longest", "n"], ["Steps lost", "n"]], "none in this time", "Pauses by cause");
-    this.kept = table([["When", "t"], ["Checkpoint", ""], ["Steps", "n"], ["Took", "n"]], "none yet", "Checkpoints");
+    this.kept = table([["When", "t"], ["Checkpoint", "w"], ["Steps", "n"], ["Took", "n"]], "none yet", "Checkpoints");
     this.devices = table([["Replica", ""], ["State", ""], ["Node", ""], ["Device", ""], ["For", "n"]], "nobody lives", "Replicas and their devices");
-    this.decisions = table([["When", "t"], ["Replicas", "n"], ["Why", ""]], "nothing was decided yet", "Decisions");
+    this.decisions = table([["When", "t"], ["Replicas", "n"], ["Why", "w"]], "nothing was decided yet", "Decisions");
     this.proved = el("div", {role: "status"}, el("p", {class: "quiet"}, "Counts every sample in the ledger of the run; a long one takes a while."));
     this.logs = new LogPanel(this.base);
     const proof = card("Proof", this.proved, el("div", {class: "row"}, el("button", {type: "button", onclick: () => this.prove()}, "Audit the run")));
@@ -85,15 +88,15 @@ export class JobPage {
 
   // A job that has ended is looked at now and then: somebody may resume it.
   followUp() {
-    if (data || this.isFollowing === !this.view.ended) return;
-    this.isFollowing = !this.view.ended;
+    if (data || this.isFollowing === !this.whole.ended) return;
+    this.isFollowing = !this.whole.ended;
     this.stopFollowing?.();
     this.stopFollowing = this.isFollowing ? follow(this.base, () => this.updateSoon(), this.linked) : every(ENDED_MS, () => this.update());
   }
 
   close() { this.stopFollowing?.(); clearInterval(this.ticking); clearTimeout(this.soon); this.logs.close(); }
 
-  repaint() { for (const chart of this.charts) chart.repaint(); if (this.view) this.draw(this.view); }
+  repaint() { for (const chart of this.charts) chart.repaint(); if (this.whole) this.draw(this.whole); }
 
   // At most once a second, and never two at once.
   updateSoon() {
@@ -105,7 +108,7 @@ export class JobPage {
     const many = Math.min(1000, Math.max(100, Math.round(window.innerWidth / 2)));
     if (this.zoom) return `?from=${this.zoom[0]}&to=${this.zoom[1]}&points=${many}`;
     const last = Number(this.range.value);
-    const end = this.view?.ended ?? Date.now() / 1000 - (this.ahead ?? 0);
+    const end = this.whole?.ended ?? Date.now() / 1000 - (this.ahead ?? 0);
     return last ? `?from=${end - last}&points=${many}` : `?points=${many}`;
   }
 
@@ -125,8 +128,17 @@ export class JobPage {
     }
   }
 
-  draw(view) {
-    this.view = view;
+  // At the moment of the slider, of a run that has ended.
+  shownOf(whole) {
+    this.whole = whole;
+    const share = Number(this.replay.value) / 1000, at = whole.from + share * (whole.to - whole.from), is_replayed = whole.ended != null && share < 1;
+    this.replaying.hidden = whole.ended == null;
+    text(this.moment, is_replayed ? clock(at) : "drag to see it as it was");
+    return is_replayed ? until(whole, at) : whole;
+  }
+
+  draw(whole) {
+    const view = this.view = this.shownOf(whole);
     this.ahead = Date.now() / 1000 - view.now;
     const {headline, steps, from, to} = view, range = data ? this.chosen(view) : [from, Math.max(to, from + 1)];
     document.title = `${headline.job} \u00b7 ${headline.state} \u00b7 pliant`;
@@ -137,7 +149,7 @@ export class JobPage {
     this.drawHeadline(headline);
     text(this.span, `${clock(range[0], true)} to ${clock(range[1])} (${duration(range[1] - range[0])})`);
     const changes = view.size.map(([at, ...values]) => [Math.max(at, from), ...values]);
-    if (changes.length) changes.push([to, ...changes.at(-1).slice(1)]);
+    if (changes.length) changes.push([Math.min(to, view.ended ?? to), ...changes.at(-1).slice(1)]);
     const column = (at) => changes.map((change) => change[at]);
     this.size.draw([column(0), column(3), column(2), column(1)], range);
     this.lanes.draw(view, range);
@@ -163,7 +175,7 @@ export class JobPage {
     const failing = line.checkpoint_failure ? [`no checkpoint: ${line.checkpoint_failure.reason}`] : [];
     this.doubts.replaceChildren(...[...failing, ...line.doubts, ...line.warnings].map((said) => el("div", {class: "warn"}, said)));
     if (this.running) {
-      this.running.hidden = is_over || line.state === "stopping";
+      this.running.hidden = is_over || ["stopping", "replayed"].includes(line.state);
       this.ended.hidden = !(this.canResume && line.is_resumable);
       if (document.activeElement !== this.target && this.shownTarget !== line.target_replicas) this.target.value = this.shownTarget = line.target_replicas ?? 1;
     }

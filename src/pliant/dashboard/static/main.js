@@ -3,6 +3,7 @@
 import {ask, logIn, mode} from "./api.js";
 import {el, text} from "./dom.js";
 import {JobPage} from "./job.js";
+import {PoolPage} from "./pool.js";
 import {RunsPage} from "./runs.js";
 
 const main = document.getElementById("main"), link = document.getElementById("link");
@@ -27,8 +28,11 @@ async function show() {
   try { await logIn(); } catch (error) { return locked(error.message); }
   page?.close();
   main.replaceChildren();
-  const run = /^#run=([\w-]+)$/.exec(location.hash)?.[1];
-  page = mode === "runs" && !run ? new RunsPage({linked}) : new JobPage(run ? `v1/runs/${run}/v1/` : "v1/", {linked, canResume: mode === "runs"});
+  document.getElementById("state").textContent = "";
+  const [, kind, name] = /^#(run|pool)=([^&]+)$/.exec(location.hash) ?? [];
+  if (kind === "pool") page = new PoolPage(`v1/pools/${name}/v1/`, {linked});
+  else if (mode === "runs" && !kind) page = new RunsPage({linked});
+  else page = new JobPage(kind ? `v1/runs/${name}/v1/` : "v1/", {linked, canResume: mode === "runs"});
   main.append(...page.shown.filter(Boolean));
   await page.start();
 }
