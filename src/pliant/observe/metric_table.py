@@ -16,6 +16,8 @@ from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
 
+KINDS: dict[str, Kind] = {"gauge": "gauge", "counter": "counter", "histogram": "histogram"}
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -40,221 +42,110 @@ class Row:
         return "percentunit" if plain.endswith("_ratio") else "short"
 
 
-JOB = (
-    Row("pliant_generation", "gauge", "Newest generation that was entered.", panel="Resizes"),
-    Row("pliant_min_replicas", "gauge", "Fewest replicas with which it trains.", panel="Size"),
-    Row("pliant_max_replicas", "gauge", "Most replicas that it may have.", panel="Size"),
-    Row("pliant_target_replicas", "gauge", "Replicas wanted.", panel="Size"),
-    Row("pliant_actual_replicas", "gauge", "Members of the newest generation.", panel="Size"),
-    Row("pliant_replicas", "gauge", "Living replicas by state.", ("state",), panel="Replicas"),
-    Row("pliant_devices", "gauge", "Devices held, training or idle.", ("state",), panel="Devices"),
-    Row(
-        "pliant_device_seconds_total",
-        "counter",
-        "Devices held times seconds, training or idle.",
-        ("state",),
-        panel="Devices in use",
-    ),
-    Row("pliant_num_slots", "gauge", "Slots of a step (K)."),
-    Row("pliant_planned_steps", "gauge", "Steps that the script has asked for.", panel="Steps"),
-    Row("pliant_committed_steps_total", "counter", "Committed steps.", panel="Steps per second"),
-    Row("pliant_samples_total", "counter", "Committed samples.", panel="Samples per second"),
-    Row(
-        "pliant_samples_per_second",
-        "gauge",
-        "Committed samples per second over the last 50 steps.",
-        panel="Samples per second",
-        old="pliant_samples_per_s",
-    ),
-    Row("pliant_step_seconds", "histogram", "Seconds of a committed step.", panel="Step time"),
-    Row(
-        "pliant_median_step_seconds",
-        "gauge",
-        "Median seconds between the last commits.",
-        panel="Step time",
-        old="pliant_step_s",
-    ),
-    Row(
-        "pliant_last_step_timestamp_seconds",
-        "gauge",
-        "When the newest step was committed, in seconds of the epoch.",
-    ),
-    Row("pliant_loss", "gauge", "Loss of the last committed step.", panel="Loss"),
-    Row("pliant_nonfinite_steps_total", "counter", "Committed ones with a nan or inf."),
-    Row("pliant_skipped_steps_total", "counter", "Of these, those that changed nothing."),
-    Row(
-        "pliant_lost_steps_total",
-        "counter",
-        "Committed steps that had to be done again.",
-        panel="Steps lost",
-    ),
-    Row("pliant_resizes_total", "counter", "Resizes by kind.", ("kind",), panel="Resizes"),
-    Row(
-        "pliant_scale_events_total",
-        "counter",
-        "What may lead to a resize, by cause.",
-        ("cause",),
-        panel="Scale events",
-    ),
-    Row(
-        "pliant_pause_seconds",
-        "histogram",
-        "Pauses of resizes: the longest gap between commits, less a usual step.",
-        panel="Pauses",
-        old="pliant_pause_s_total",
-    ),
-    Row(
-        "pliant_wall_seconds_total",
-        "counter",
-        "Time from the first record of the log to the newest.",
-    ),
-    Row("pliant_start_seconds", "gauge", "Time from the start to the first committed step."),
-    Row(
-        "pliant_downtime_seconds_total",
-        "counter",
-        "Time in which no step progressed because of a resize.",
-        panel="Downtime",
-    ),
-    Row(
-        "pliant_productive_ratio",
-        "gauge",
-        "Share of the time that was neither start nor downtime.",
-        panel="Goodput",
-    ),
-    Row(
-        "pliant_goodput_samples_per_second",
-        "gauge",
-        "Committed samples by all time since the start.",
-        panel="Samples per second",
-    ),
-    Row(
-        "pliant_queue_seconds_total",
-        "counter",
-        "Time in which it waited for its pool.",
-        panel="Queue time",
-    ),
-    Row(
-        "pliant_cost_total",
-        "counter",
-        "Devices held times hours times spec.pricePerDeviceHour.",
-        panel="Cost",
-    ),
-    Row(
-        "pliant_human_interventions_total",
-        "counter",
-        "Requests of people, and lives after the first, by kind.",
-        ("kind",),
-        panel="Human interventions",
-    ),
-    Row("pliant_checkpoint_committed_steps", "gauge", "Committed steps in the newest."),
-    Row(
-        "pliant_checkpoint_timestamp_seconds",
-        "gauge",
-        "When the newest checkpoint became durable, in seconds of the epoch.",
-        old="pliant_checkpoint_unixtime_s",
-    ),
-    Row(
-        "pliant_checkpoint_save_seconds",
-        "histogram",
-        "Seconds from the snapshot of a checkpoint until it is durable.",
-        panel="Save time",
-    ),
-    Row(
-        "pliant_checkpoint_last_save_seconds",
-        "gauge",
-        "The same of the newest.",
-        panel="Save time",
-        old="pliant_checkpoint_save_s",
-    ),
-    Row("pliant_checkpoint_failures_total", "counter", "Saves that failed.", panel="Failed saves"),
-    Row("pliant_checkpoint_failing", "gauge", "1 since a save failed, until one does not."),
-    Row("pliant_restores_total", "counter", "Times it went on from a checkpoint."),
-    Row(
-        "pliant_restore_seconds",
-        "histogram",
-        "From the order to start the replicas until the state is restored and they train.",
-        panel="Restore time",
-    ),
-    Row("pliant_recent_losses", "gauge", "Losses that count against the restart budget now."),
-    Row("pliant_restart_budget", "gauge", "Losses after which it gives up."),
-    Row("pliant_slow_replicas", "gauge", "Replicas far slower than the others.", panel="Health"),
-    Row("pliant_unhealthy_devices", "gauge", "Devices that get no worker.", panel="Health"),
-    Row("pliant_silent_nodes", "gauge", "Nodes whose agent says nothing.", panel="Health"),
-    Row("pliant_stale_events_total", "counter", "Events of another generation, dropped."),
-    Row(
-        "pliant_refused_events_total",
-        "counter",
-        "Input that could not be read, dropped.",
-        ("sender",),
-    ),
+OLD = {
+    "samples_per_second": "pliant_samples_per_s",
+    "median_step_seconds": "pliant_step_s",
+    "pause_seconds": "pliant_pause_s_total",
+    "checkpoint_timestamp_seconds": "pliant_checkpoint_unixtime_s",
+    "checkpoint_last_save_seconds": "pliant_checkpoint_save_s",
+}
+
+
+def _rows(text: str) -> tuple[Row, ...]:
+    """Read rows: name without ``pliant_``, with labels; kind; panel or ``-``; meaning."""
+    return tuple(_row(*line.split(" | ")) for line in text.splitlines())
+
+
+def _row(called: str, kind: str, panel: str, said: str) -> Row:
+    name, _, labels = called.removesuffix("}").partition("{")
+    names, old = tuple(filter(None, labels.split(","))), OLD.get(name, "")
+    return Row(f"pliant_{name}", KINDS[kind], said, names, panel.removeprefix("-"), old)
+
+
+JOB = _rows(
+    """\
+generation | gauge | Resizes | Newest generation that was entered.
+min_replicas | gauge | Size | Fewest replicas with which it trains.
+max_replicas | gauge | Size | Most replicas that it may have.
+target_replicas | gauge | Size | Replicas wanted.
+actual_replicas | gauge | Size | Members of the newest generation.
+replicas{state} | gauge | Replicas | Living replicas by state.
+devices{state} | gauge | Devices | Devices held, training or idle.
+device_seconds_total{state} | counter | Devices in use | Devices held times seconds.
+num_slots | gauge | - | Slots of a step (K).
+planned_steps | gauge | Steps | Steps that the script has asked for.
+committed_steps_total | counter | Steps per second | Committed steps.
+samples_total | counter | Samples per second | Committed samples.
+samples_per_second | gauge | Samples per second | The same over the last 50 steps.
+step_seconds | histogram | Step time | Seconds of a committed step.
+median_step_seconds | gauge | Step time | Median seconds between the last commits.
+last_step_timestamp_seconds | gauge | - | When the newest step was committed.
+loss | gauge | Loss | Loss of the last committed step.
+nonfinite_steps_total | counter | - | Committed ones with a nan or inf.
+skipped_steps_total | counter | - | Of these, those that changed nothing.
+lost_steps_total | counter | Steps lost | Committed steps that had to be done again.
+resizes_total{kind} | counter | Resizes | Resizes by kind.
+scale_events_total{cause} | counter | Scale events | What may lead to a resize, by cause.
+pause_seconds | histogram | Pauses | Of resizes: longest gap between commits, less a usual step.
+wall_seconds_total | counter | - | Time from the first record of the log to the newest.
+start_seconds | gauge | - | Time from the start to the first committed step.
+downtime_seconds_total | counter | Downtime | Time in which no step progressed because of a resize.
+productive_ratio | gauge | Goodput | Share of the time that was neither start nor downtime.
+goodput_samples_per_second | gauge | Samples per second | The same by all time since the start.
+queue_seconds_total | counter | Queue time | Time in which it waited for its pool.
+cost_total | counter | Cost | Devices held times hours times spec.pricePerDeviceHour.
+human_interventions_total{kind} | counter | People | Requests of people, and resumes, by kind.
+checkpoint_committed_steps | gauge | - | Committed steps in the newest.
+checkpoint_timestamp_seconds | gauge | - | When the newest became durable.
+checkpoint_save_seconds | histogram | Save time | From a snapshot until it is durable.
+checkpoint_last_save_seconds | gauge | Save time | The same of the newest.
+checkpoint_failures_total | counter | Failed saves | Saves that failed.
+checkpoint_failing | gauge | - | 1 since a save failed, until one does not.
+restores_total | counter | - | Times it went on from a checkpoint.
+restore_seconds | histogram | Restore time | From the order to start replicas until they train.
+recent_losses | gauge | - | Losses that count against the restart budget now.
+restart_budget | gauge | - | Losses after which it gives up.
+slow_replicas | gauge | Health | Replicas far slower than the others.
+unhealthy_devices | gauge | Health | Devices that get no worker.
+silent_nodes | gauge | Health | Nodes whose agent says nothing.
+stale_events_total | counter | - | Events of another generation, dropped.
+refused_events_total{sender} | counter | - | Input that could not be read, dropped.
+"""
 )
 """Of a job, from its coordinator; what is not known yet is left out."""
 
-POOL = (
-    Row("pliant_pool_devices", "gauge", "Devices.", ("kind", "state"), panel="Devices of the pool"),
-    Row("pliant_pool_usable_devices", "gauge", "May be in use now.", panel="Devices of the pool"),
-    Row("pliant_pool_failing", "gauge", "1 while its state cannot be written."),
-    Row("pliant_pool_claims", "gauge", "Claims by state.", ("state",), panel="Claims"),
-    Row(
-        "pliant_pool_longest_wait_seconds",
-        "gauge",
-        "How long the claim has waited that has waited longest.",
-        panel="Longest wait",
-    ),
-    Row(
-        "pliant_pool_team_share",
-        "gauge",
-        "Devices that its claims are to have.",
-        ("team",),
-        panel="Teams",
-    ),
-    Row("pliant_pool_team_quota", "gauge", "Devices of its own.", ("team",), panel="Teams"),
-    Row("pliant_pool_grants_total", "counter", "Claims that got devices.", panel="Decisions"),
-    Row("pliant_pool_shrinks_total", "counter", "Claims that had to give some.", panel="Decisions"),
-    Row("pliant_pool_suspensions_total", "counter", "Claims that lost all.", panel="Decisions"),
-    Row("pliant_pool_refusals_total", "counter", "Reports that were refused."),
-    Row("pliant_pool_ended_devices_total", "counter", "Devices whose processes it has killed."),
-    Row("pliant_pool_kept_devices_total", "counter", "Devices that it could not get back."),
+POOL = _rows(
+    """\
+pool_devices{kind,state} | gauge | Devices of the pool | Devices.
+pool_usable_devices | gauge | Devices of the pool | May be in use now.
+pool_failing | gauge | - | 1 while its state cannot be written.
+pool_claims{state} | gauge | Claims | Claims by state.
+pool_longest_wait_seconds | gauge | Longest wait | Of the claims that wait, in seconds.
+pool_team_share{team} | gauge | Teams | Devices that its claims are to have.
+pool_team_quota{team} | gauge | Teams | Devices of its own.
+pool_grants_total | counter | Decisions | Claims that got devices.
+pool_shrinks_total | counter | Decisions | Claims that had to give some.
+pool_suspensions_total | counter | Decisions | Claims that lost all.
+pool_refusals_total | counter | - | Reports that were refused.
+pool_ended_devices_total | counter | - | Devices whose processes it has killed.
+pool_kept_devices_total | counter | - | Devices that it could not get back.
+"""
 )
 """Of a pool; counted is what it has done since it was started."""
 
-OPERATOR = (
-    Row("pliant_operator_jobs", "gauge", "Jobs by phase.", ("phase",), panel="Jobs"),
-    Row("pliant_operator_leader", "gauge", "1 while it decides."),
-    Row("pliant_operator_queue_depth", "gauge", "Jobs to be looked at.", panel="Queue"),
-    Row(
-        "pliant_operator_reconcile_seconds",
-        "histogram",
-        "Looking at a job, with its requests.",
-        panel="Reconciliation",
-    ),
-    Row("pliant_operator_plan_seconds", "histogram", "Of that, reading and deciding."),
-    Row(
-        "pliant_operator_api_request_seconds",
-        "histogram",
-        "Requests to the API server, but for watches.",
-        panel="API server",
-    ),
-    Row("pliant_operator_reconciles_total", "counter", "Jobs that were looked at.", ("result",)),
-    Row(
-        "pliant_operator_actions_total",
-        "counter",
-        "Actions that were carried out.",
-        ("action",),
-        panel="Actions",
-    ),
-    Row(
-        "pliant_operator_watch_failures_total",
-        "counter",
-        "Lists and watches that failed.",
-        ("resource", "reason"),
-    ),
-    Row(
-        "pliant_operator_api_requests_total",
-        "counter",
-        "Requests to the API server.",
-        ("method", "resource", "code"),
-    ),
+OPERATOR = _rows(
+    """\
+operator_jobs{phase} | gauge | Jobs | Jobs by phase.
+operator_leader | gauge | - | 1 while it decides.
+operator_queue_depth | gauge | Queue | Jobs to be looked at.
+operator_reconcile_seconds | histogram | Reconciliation | Looking at a job, with its requests.
+operator_plan_seconds | histogram | - | Of that, reading and deciding.
+operator_api_request_seconds | histogram | API server | Requests to the API server, but for watches.
+operator_reconciles_total{result} | counter | - | Jobs that were looked at.
+operator_actions_total{action} | counter | Actions | Actions that were carried out.
+operator_watch_failures_total{resource,reason} | counter | - | Lists and watches that failed.
+operator_api_requests_total{method,resource,code} | counter | - | Requests to the API server.
+"""
 )
 """Of the operator of a cluster."""
 

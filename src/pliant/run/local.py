@@ -90,7 +90,7 @@ def _agent(
             environment=config.environ,
             address=config.address,
             work=config.work(),
-            guarded=(files.token, files.record),
+            guarded=(files.token, files.targets, files.record),
             locks=tenant.locks if tenant else None,
             device_name=(here or tenant or HostDevices()).device_name,
             start_server=start_server,
