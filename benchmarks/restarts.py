@@ -28,7 +28,8 @@ place keeps a checkpoint each 10 steps. *restart mode*: `pliant run --mode resta
 script of torchrun as it is; *with events*: it saves where `pliant.elastic_event()` says so.
 *torchrun*: an agent for each process, c10d, `{tuned}`. *in place*: a script with a
 `pliant.Session`. All on loopback and CPU, one thread each, on {cores} cores: 3 processes share
-them, and starting interpreters competes with what trains. Ratios are of medians."""
+them, and starting interpreters competes with what trains. Ratios are of medians; there is none where those in
+place are within the spread of steps."""
 
 ROWS = (
     ("pause_s", "pause", "s"),
@@ -96,16 +97,24 @@ def figures_of(side: str, priced: Sequence[tuple[str, Cost]], batch: int) -> Ite
 
 
 def ratios(figures: Sequence[Figure]) -> Iterator[str]:
-    """Yield how many times longer the pause of each side is than that in place."""
-    medians = {figure.name: figure.median for figure in figures if figure.raw}
+    """Yield how many times longer the pause of each side is than that in place, where one is seen.
+
+    A pause is a gap minus a normal step: where those in place are not all above 0 they are within
+    the spread of steps, and a ratio to them would say nothing.
+    """
+    pauses = {figure.name: figure for figure in figures if figure.raw}
     for kind in ("join", "kill", "drain"):
-        base = medians.get(f"in place: {kind}: pause")
-        found = {side: medians.get(f"{side}: {kind}: pause") for side in SIDES[:-1]}
-        if base is not None and base > 0:
-            said = ", ".join(f"{side} {value / base:.0f}" for side, value in found.items() if value)
-            yield f"{kind}: pauses, in those of in place: {said}"
-        elif base is not None:
-            yield f"{kind}: in place the step in which it happens was no longer than others"
+        base = pauses.get(f"in place: {kind}: pause")
+        if base is None:
+            continue
+        if min(base.raw) <= 0:
+            low, high = min(base.raw), max(base.raw)
+            seen = f"{low:.2g} to {high:.2g} s"
+            yield f"{kind}: in place {seen}, within the spread of steps: no ratio"
+            continue
+        found = {side: pauses.get(f"{side}: {kind}: pause") for side in SIDES[:-1]}
+        said = "; ".join(f"{s} {one.median / base.median:.1f}" for s, one in found.items() if one)
+        yield f"{kind}: pauses as multiples of the median in place: {said}"
 
 
 def options() -> argparse.Namespace:
