@@ -28,8 +28,8 @@ place keeps a checkpoint each 10 steps. *restart mode*: `pliant run --mode resta
 script of torchrun as it is; *with events*: it saves where `pliant.elastic_event()` says so.
 *torchrun*: an agent for each process, c10d, `{tuned}`. *in place*: a script with a
 `pliant.Session`. All on loopback and CPU, one thread each, on {cores} cores: 3 processes share
-them, and starting interpreters competes with what trains. Ratios are of medians; there is none where those in
-place are within the spread of steps."""
+them, and starting interpreters competes with what trains. Ratios are of medians; there is none
+where those in place are within the spread of steps."""
 
 ROWS = (
     ("pause_s", "pause", "s"),
