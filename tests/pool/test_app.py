@@ -16,6 +16,7 @@ from tests.pool.test_driver import World
 from tests.scene import in_a_loop
 
 from pliant.core.tenancy import BURST, REST_S, Demand
+from pliant.http.login import Logins
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.interfaces import Credentials
 from pliant.pool.app import create_app
@@ -37,7 +38,7 @@ async def test_nothing_that_is_asked_ends_in_a_500(*, tmp_path: Path) -> None:
     await server.start()
     driving = asyncio.create_task(world.driver.run())
     with httpx.Client(base_url=url, headers=HEADERS, trust_env=False) as people:
-        await asyncio.to_thread(ask_anything, app, people, without=("stop",))
+        await asyncio.to_thread(ask_anything, app, people, without=("stop", "changes"))
         half = {"name": "a", "quota": 1, "reclaim": {"by": ["\ud800"]}}
         refused = await asyncio.to_thread(people.put, "/v1/teams/a", content=json.dumps(half))
     assert refused.status_code == 422
@@ -47,6 +48,25 @@ async def test_nothing_that_is_asked_ends_in_a_500(*, tmp_path: Path) -> None:
     await driving
     await server.stop()
     assert world.state.read() is not None
+
+
+@in_a_loop
+async def test_a_browser_that_a_code_let_in_sees_who_has_what(*, tmp_path: Path) -> None:
+    world, logins = World(tmp_path), Logins()
+    app = create_app(
+        world.driver, token=TOKEN, events_path=tmp_path / "events.jsonl", logins=logins
+    )
+    url = "http://127.0.0.1:7000"
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url=url, headers={"Origin": url}) as one:
+        strange = await one.get("/v1/view")
+        await one.post("/login", headers={"X-Pliant-Code": logins.new_code()})
+        view = await one.get("/v1/view")
+        status = await one.get("/v1/status")
+
+    assert strange.status_code == 401
+    assert view.json()["lanes"] == []
+    assert status.json()["in_use"] == 0
 
 
 def test_who_changes_too_often_waits(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Owns paths, bodies and status codes.  Decides nothing.
     PUT    /v1/claims/{name}                      a claimant's Report -> its Offer
     DELETE /v1/claims/{name}?pid=N                that process of it has ended
     GET    /v1/status  /v1/events?after=N         what is, what happened
+    GET    /v1/view  /v1/changes                  what the page shows of it
+    POST   /v1/login, then /login                 a browser with a code, by ``http.login``
     POST   /v1/devices  /v1/devices/{d}/cordon|uncordon|drain
     PUT    /v1/teams/{name}  /v1/classes/{name}   DELETE /v1/teams/{name}
     POST   /v1/release                            a claim of somebody
@@ -30,7 +32,10 @@ from pydantic import BaseModel, Field
 
 from pliant.core.text import printable_values
 from pliant.http.app import RequestBody, TextRoute, add_events, add_metrics, new_app, new_router
+from pliant.http.login import Logins, add_login
+from pliant.http.view import add_view
 from pliant.machine.interfaces import user_name
+from pliant.observe.pool_view import PoolView
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError, ReleasedError
@@ -80,18 +85,27 @@ class RequestAnswer(BaseModel):
 
 
 def create_app(
-    driver: PoolDriver, *, token: str | None, events_path: FilePath, owner_uid: int | None = None
+    driver: PoolDriver,
+    *,
+    token: str | None,
+    events_path: FilePath,
+    owner_uid: int | None = None,
+    logins: Logins | None = None,
 ) -> FastAPI:
-    """Return the app of one pool: of who knows the token, or of those whom the kernel lets in.
+    """Return the app of one pool: of who knows the token, or of those whom the kernel lets in;
+    and of browsers that ``logins`` let in.
 
     Without a token it is served on a Unix socket, and its owner is a user of the machine.
     """
-    app = new_app("pliant pool", __doc__, token=token, whose="the pool")
+    app = new_app("pliant pool", __doc__, token=token, whose="the pool", logins=logins)
     router = new_router()
     gate = Gate() if owner_uid is None else SharedGate(driver, owner_uid=owner_uid)
     _add_claims(router, driver, gate)
     _add_admin(router, driver, gate)
     add_events(router, events_path)
+    add_view(router, PoolView(events_path))
+    if logins is not None:
+        add_login(app, router, logins)
 
     @router.get("/status")
     async def read_status() -> dict[str, Any]:

@@ -166,6 +166,8 @@ def _cut_when_long(log: EventLog) -> None:
 async def _serve(
     driver: PoolDriver, config: PoolConfig, log: EventLog, sock: socket.socket, *, follows: bool
 ) -> None:
+    from pliant.dashboard.page import add_page
+    from pliant.http.login import Logins
     from pliant.http.server import answering, serving, url_of
     from pliant.pool.app import create_app
 
@@ -177,7 +179,9 @@ async def _serve(
             RuntimeFiles.of("pool", config.name, config.records),
             secrets.token_urlsafe(32),
         )
-        app = create_app(driver, token=token, events_path=log.path)
+        logins = Logins({socket.gethostname()})
+        app = create_app(driver, token=token, events_path=log.path, logins=logins)
+        add_page(app, "pool", logins)
         served = serving(app, sock, files, token=token, out=log.path.parent)
     log.write(
         "pool_started",

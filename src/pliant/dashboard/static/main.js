@@ -32,6 +32,7 @@ async function show() {
   const [, kind, name] = /^#(run|pool)=([^&]+)$/.exec(location.hash) ?? [];
   if (kind === "pool") page = new PoolPage(`v1/pools/${name}/v1/`, {linked});
   else if (mode === "runs" && !kind) page = new RunsPage({linked});
+  else if (mode === "pool") page = new PoolPage("v1/", {linked});
   else page = new JobPage(kind ? `v1/runs/${name}/v1/` : "v1/", {linked, canResume: mode === "runs"});
   main.append(...page.shown.filter(Boolean));
   await page.start();
