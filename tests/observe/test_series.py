@@ -130,3 +130,24 @@ def test_a_replica_whose_node_is_gone_is_lost_and_one_of_a_job_that_ends_has_end
         lanes.add({"kind": kind, "at": 5.0, **values})
 
     assert [lane.how for lane in lanes.lanes] == ["lost", "ended"]
+
+
+def test_of_those_before_another_coordinator_who_is_no_member_any_more_is_lost() -> None:
+    lanes = LaneSeries()
+    both = {"generation": 1, "members": [{"replica": "r1"}, {"replica": "r2"}]}
+    one = {"generation": 2, "members": [{"replica": "r1"}]}
+    for at, kind, values in (
+        (1.0, "start_replica", {"replica": "r1", "node": "a"}),
+        (1.0, "start_replica", {"replica": "r2", "node": "b"}),
+        (2.0, "switch", {"order": both}),
+        (2.0, "switched", {"replica": "r1"}),
+        (2.0, "switched", {"replica": "r2"}),
+        (3.0, "coordinator_started", {}),
+        (4.0, "node_joined", {"node": "a", "replicas": ["r1"]}),
+        (5.0, "reform", {"order": one}),
+    ):
+        lanes.add({"kind": kind, "at": at, **values})
+
+    found = {lane.replica: lane for lane in lanes.lanes}
+    assert (found["r1"].how, found["r1"].spans[-1]) == ("", ["training", 2.0, None])
+    assert (found["r2"].how, found["r2"].spans[-1]) == ("lost", ["training", 2.0, 5.0])

@@ -214,6 +214,9 @@ class LaneSeries:
                 self._living.add_node(record)
             case "prepare" | "dismiss" | "switch" | "reform":
                 self._living.add_order(record)
+                if record["kind"] in ("switch", "reform"):  # of the others nobody has heard
+                    members, former = self._living.members, self._living.former
+                    self._living.former = {name: former[name] for name in members if name in former}
             case "end_job" | "job_ended":
                 for name in tuple(self._of):
                     self._end(name, at, "ended")
