@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pliant.dashboard.app import Runs, create_app, key_of
 from pliant.http.client import Caller
 from pliant.http.login import Logins
 from pliant.machine.registry import RuntimeFiles, StateDirectory
+from pliant.observe.runs import known_runs
 
 OWN = {"Origin": "http://127.0.0.1:7000"}
 
@@ -60,6 +62,20 @@ def test_all_runs_are_listed_with_how_they_ended(world: World) -> None:
 
     assert (run["key"], run["job"], run["state"]) == (world.key, "gpt", "suspended")
     assert (run["step"], run["total_steps"]) == (91, 3000)
+
+
+def test_a_run_whose_files_are_gone_is_listed_and_leads_nowhere(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "state")
+    begun(state, "gpt", gone())
+    known_runs(state)  # which notes how it ended
+    shutil.rmtree(tmp_path / "runs")
+    logins = Logins()
+    client = TestClient(create_app(Runs(state), logins), base_url=OWN["Origin"])
+    client.post("/login", headers={"X-Pliant-Code": logins.new_code(), **OWN})
+
+    (run,) = client.get("/v1/runs").json()["runs"]
+
+    assert (run["job"], run["state"], run["key"]) == ("gpt", "killed", None)
 
 
 def test_a_run_that_ended_is_shown_from_its_files(world: World) -> None:

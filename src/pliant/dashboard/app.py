@@ -63,28 +63,33 @@ class Runs:
     def __init__(self, state: StateDirectory, only: Sequence[Path] = ()) -> None:
         self.state = state
         self._only = {out.absolute() for out in only}
+        self._found: list[KnownRun] = []
         self._known: dict[str, KnownRun] = {}
+        """Those whose files are still there, by their keys."""
+
         self._apps: dict[str, FastAPI] = {}
         self._looks_s = 0.0
 
-    def all(self) -> dict[str, KnownRun]:
-        """Return them by their keys, the running ones first."""
+    def all(self) -> list[KnownRun]:
+        """Return them, the running ones first."""
         began_s = time.monotonic()
         if began_s >= self._looks_s:
             if self._only:
-                found = [run_in(out) for out in sorted(self._only)]
+                self._found = [run_in(out) for out in sorted(self._only)]
             else:
-                found = known_runs(self.state)
-            self._known = {key_of(run.out): run for run in found if run.has_its_files}
+                self._found = known_runs(self.state)
+            self._known = {key_of(run.out): run for run in self._found if run.has_its_files}
             now_s = time.monotonic()
             self._looks_s = now_s + LOOKS_APART * (now_s - began_s)
-        return self._known
+        return self._found
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer for the run that a path names."""
         key = scope["path_params"]["key"]
         if key not in self._apps:
-            run = self._known.get(key) or (await aside(self.all)).get(key)
+            if key not in self._known:
+                await aside(self.all)
+            run = self._known.get(key)
             if run is None:
                 await _not_found("run")(scope, receive, send)
                 return
@@ -124,7 +129,7 @@ def create_app(runs: Runs, logins: Logins) -> FastAPI:
     async def list_runs() -> dict[str, Any]:
         """Return every run with how far it came."""
         found, pools = await aside(runs.all), await aside(runs.pools)
-        listed = [_listed(key, run) for key, run in found.items()]
+        listed = [_listed(run) for run in found]
         return {"now": time.time(), "runs": listed, "pools": [pool.name for pool in pools]}
 
     add_login(app, people, logins)
@@ -140,10 +145,10 @@ def _not_found(what: str) -> JSONResponse:
     return JSONResponse(sentence, status.HTTP_404_NOT_FOUND)
 
 
-def _listed(key: str, run: KnownRun) -> dict[str, Any]:
+def _listed(run: KnownRun) -> dict[str, Any]:
     outcome = run.outcome
     return {
-        "key": key,
+        "key": key_of(run.out) if run.has_its_files else None,
         "job": run.job,
         "out": str(run.out),
         "state": outcome.state,
