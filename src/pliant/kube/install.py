@@ -29,6 +29,9 @@ FRAMEWORK = f"{KIND}.{VERSION}.{GROUP}"
 """What Kueue must have among ``integrations.externalFrameworks``: it leaves pods of a job alone
 then, where its own integration of pods would hold them."""
 
+DEAD_NODE_S = 30
+"""How long an operator's pod on a node that is not heard is waited for; Kubernetes waits 300 s."""
+
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "pliant"}
 
 READ = ["get", "list", "watch"]
@@ -182,6 +185,23 @@ def deployment(wanted: Installation) -> Body:
                 "serviceAccountName": NAME,
                 "enableServiceLinks": False,
                 "securityContext": POD_SECURITY,
+                "topologySpreadConstraints": [
+                    {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "maxSkew": 1,
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                        "labelSelector": {"matchLabels": dict(LABELS)},
+                    }
+                ],
+                "tolerations": [
+                    {
+                        "key": f"node.kubernetes.io/{state}",
+                        "operator": "Exists",
+                        "effect": "NoExecute",
+                        "tolerationSeconds": DEAD_NODE_S,
+                    }
+                    for state in ("not-ready", "unreachable")
+                ],
                 "containers": [container],
                 "volumes": [{"name": "tmp", "emptyDir": {}}],
             },
