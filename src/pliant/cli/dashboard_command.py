@@ -18,14 +18,11 @@ from pliant.cli.terminal import say
 from pliant.cli.which_job import JobPlace, from_any_host
 from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.http.client import Caller
-from pliant.http.login import CODE_S, Logins
 from pliant.machine import run_files
 from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.interfaces import loopback
 from pliant.machine.registry import Handle
 from pliant.observe.runs import find_run
-
-GOOD = f"good once, for {CODE_S / 60:g} min"
 
 
 @from_any_host
@@ -83,11 +80,18 @@ def _link_to(job: Handle) -> int:
             "(kubectl port-forward), and give --join 127.0.0.1:PORT"
         )
     code = Caller(job).ask("POST", "/v1/login")["code"]
-    return say(f"{job.url}/#code={code}  ({GOOD})")
+    return say(f"{job.url}/#code={code}  ({_how_good()})")
+
+
+def _how_good() -> str:
+    from pliant.http.login import CODE_S
+
+    return f"good once, for {CODE_S / 60:g} min"
 
 
 async def _serve(only: list[Path], port: int) -> int:
     from pliant.dashboard.app import Runs, create_app, key_of
+    from pliant.http.login import Logins
     from pliant.http.server import answering, open_socket, url_of
 
     logins, ended = Logins({socket.gethostname()}), asyncio.Event()
@@ -96,7 +100,7 @@ async def _serve(only: list[Path], port: int) -> int:
     with on_signals(dict.fromkeys((signal.SIGINT, *END_SIGNALS), ended.set)):
         async with answering(create_app(Runs(state_directory(), only), logins), sock):
             say(f"{url_of(sock)}/#code={logins.new_code()}{run}")
-            say(f"({GOOD}; Ctrl-C ends it, and no run)")
+            say(f"({_how_good()}; Ctrl-C ends it, and no run)")
             sys.stdout.flush()
             await ended.wait()
     return EXIT_OK
