@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pliant.core.values import Generation
-from pliant.restart.stopping import ProcessEnd, Stop, ranked, told
+from pliant.restart.stopping import ProcessEnd, Stop, had_ended, ranked, told
 
 STOP = Stop(
     reason="resize",
@@ -20,7 +20,7 @@ STOP = Stop(
 
 
 def end(rank: int, kind: str, **more: Any) -> ProcessEnd:
-    fields = {"code": 0, "calls": 120, "step": 0, "path": "", "cost": 0, **more}
+    fields = {"code": 0, "calls": 120, "step": 0, "path": "", "cost": 0, "is_told": False, **more}
     return ProcessEnd(rank=rank, kind=kind, **fields)
 
 
@@ -49,6 +49,25 @@ def test_three_ways_to_end_are_told_apart() -> None:
         "rank 2 had not acknowledged a save within 30 s: up to 20 steps may be repeated",
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("at", "more", "is_over"),
+    [
+        (121, {}, True),
+        (0, {"calls": 0}, True),
+        (120, {}, False),  # it saw the event, and may have saved and exited for that
+        (0, {"calls": 0, "is_told": True}, False),  # its own handler of SIGTERM may have
+        (121, {"code": 1}, False),
+    ],
+)
+def test_a_script_that_had_ended_everywhere_is_not_begun_again(
+    at: int, more: dict[str, Any], *, is_over: bool
+) -> None:
+    ends = [end(0, "exited", calls=120 if at else 0), end(1, "exited", **more)]
+
+    assert had_ended(at, ends) == is_over
+    assert not had_ended(at, [])
 
 
 def test_ranks_that_ask_differently_often_are_named() -> None:

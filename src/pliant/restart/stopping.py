@@ -90,8 +90,11 @@ class Stopping(Protocol):
         """Pass on one sentence for people."""
 
 
-async def lead(worker: Stopping, links: Links, stop: Stop) -> None:
+async def lead(worker: Stopping, links: Links, stop: Stop) -> bool:
     """Have all stop, agree on the call, and wait until nothing runs any more.
+
+    Returns:
+        Whether the script had ended in every process before it could see that.
 
     Raises:
         Interrupted: somebody is gone, or a newer generation has begun.
@@ -108,13 +111,16 @@ async def lead(worker: Stopping, links: Links, stop: Stop) -> None:
     links.tell_all(GO, at=at)
     here = await _stopped(worker, links, stop, at)
     outcomes = await _gathered(worker, links, STOPPED, here)
-    links.tell_all(DONE)
-    for text, is_lasting in told(stop, at, [ProcessEnd(**one) for one in outcomes]):
+    ends = [ProcessEnd(**one) for one in outcomes]
+    is_over = had_ended(at, ends)
+    links.tell_all(DONE, is_over=is_over)
+    for text, is_lasting in told(stop, at, ends):
         worker.note(text, lasting=is_lasting)
+    return is_over
 
 
-async def follow(worker: Stopping, links: Links, stop: Stop) -> None:
-    """Do as the leader says, until nothing runs any more.
+async def follow(worker: Stopping, links: Links, stop: Stop) -> bool:
+    """Do as the leader says, until nothing runs any more; returns the same.
 
     Raises:
         Interrupted: as of ``lead``.
@@ -130,7 +136,8 @@ async def follow(worker: Stopping, links: Links, stop: Stop) -> None:
             break
         links.tell(0, COUNT, values=await _proposed(worker, stop, said["at"]))
     links.tell(0, STOPPED, values=await _stopped(worker, links, stop, said["at"]))
-    await worker.until(lambda: links.next_of(0, DONE), generation)
+    done = await worker.until(lambda: links.next_of(0, DONE), generation)
+    return bool(done["is_over"])
 
 
 async def _gathered(worker: Stopping, links: Links, kind: str, own: Sequence[Any]) -> list[Any]:
@@ -200,6 +207,9 @@ class ProcessEnd:
     calls: int
     step: int
     path: str
+    is_told: bool
+    """It was sent SIGTERM."""
+
     cost: int
     """Calls since it was started or acknowledged a save, if it did not now."""
 
@@ -216,7 +226,16 @@ def _outcome(one: Process, at: int) -> ProcessEnd:
         calls=one.page.calls,
         step=step,
         path=path,
+        is_told=one.is_told,
         cost=0 if is_acknowledged else one.page.calls - (saved_at if saves else 0),
+    )
+
+
+def had_ended(at: int, ends: Sequence[ProcessEnd]) -> bool:
+    """Whether all had ended with code 0 by themselves, before call ``at`` and before any signal."""
+    return bool(ends) and all(
+        one.kind == "exited" and one.code == 0 and not one.is_told and (not at or one.calls < at)
+        for one in ends
     )
 
 

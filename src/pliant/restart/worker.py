@@ -105,6 +105,9 @@ class RestartWorker:
         self._is_to_look = self._is_released = self._is_finished = False
         self._dismissed: str | None = None
         self._waiting = NO_GENERATION
+        self._is_over = False
+        """The script had ended in all processes when the size was to change."""
+
         self._restarts = 0
         self._calls = self._told = 0
         """Calls of elastic_event before this generation, and those that were told of."""
@@ -289,12 +292,12 @@ class RestartWorker:
             return links is not None
         if links.rank and (asked := links.next_of(0, stopping.ASK)) is not None:
             stop = Stop.of(asked)
-            await stopping.follow(self, links, stop)
+            self._is_over = await stopping.follow(self, links, stop)
             return await self._after(stop)
         ordered = member.ordered is not None and member.built
         if links.rank == 0 and (ordered or (member.stopping and not self._is_finished)):
             stop = self._planned(links)
-            await stopping.lead(self, links, stop)
+            self._is_over = await stopping.lead(self, links, stop)
             return await self._after(stop)
         if not self._is_finished and self.processes is not None and not self._is_running:
             self._finish()
@@ -402,14 +405,16 @@ class RestartWorker:
         self._link.send(
             events.Switched(replica=replica, generation=order.generation, step=committed)
         )
-        if not order.hold:
+        if start["is_over"]:
+            self._finish()
+        elif not order.hold:
             self._start(order, links, (start["master"][0], start["master"][1]))
 
     async def _meet(self, links: Links) -> dict[str, Any]:
         """Exchange where everybody stands; rank 0 says where the processes meet."""
         generation = links.order.generation
         mine = {"header": protocol.header(self.member).to_ints(), "restarts": self._restarts}
-        mine["calls"] = self._calls
+        mine |= {"calls": self._calls, "is_over": self._is_over}
         if links.rank:
             links.tell(0, "here", **mine)
             return await self.until(lambda: links.next_of(0, "start"), generation)
@@ -427,6 +432,7 @@ class RestartWorker:
             "headers": [said[rank]["header"] for rank in sorted(said)],
             "restarts": max(one["restarts"] for one in said.values()),
             "calls": max(one["calls"] for one in said.values()),
+            "is_over": any(one["is_over"] for one in said.values()),
             "master": [host, free_port(host)],
         }
         links.tell_all("start", **start)
