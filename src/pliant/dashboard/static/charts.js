@@ -23,14 +23,17 @@ export class Chart {
     this.place = el("div", {class: low ? "chart low" : "chart", role: "img", "aria-label": label});
     this.shown = el("div", {}, this.legend, this.place);
     this.data = [[], ...series.map(() => [])];
+    this.breaks = [];
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.place);
   }
 
   size() { return {width: this.place.clientWidth || 300, height: this.place.clientHeight || 150}; }
 
-  draw(data, range) {
+  // breaks: [from, to] of times in which no curve is drawn, as nobody trained.
+  draw(data, range, breaks = []) {
     this.data = data;
     this.range = range;
+    this.breaks = breaks;
     if (!this.plot) this.make();
     this.plot.setData(data, false);
     this.plot.batch(() => {
@@ -65,7 +68,7 @@ export class Chart {
       series: [{}, ...this.series.map((one) => ({
         label: one.label, scale: one.scale ?? "y", stroke: colour(one.colour), width: one.width ?? 1.5, dash: one.dash,
         fill: one.fill ? `${colour(one.colour)}33` : undefined, paths: one.stepped ? stepped : undefined,
-        points: {show: this.data[0].length < 3}, spanGaps: true}))],
+        points: {show: this.data[0].length < 3}, spanGaps: false, gaps: (plot) => this.gaps(plot)}))],
       hooks: {
         setCursor: [(plot) => this.tell(plot.cursor.idx)],
         setSelect: [(plot) => {
@@ -74,6 +77,13 @@ export class Chart {
         }]},
     }, this.data, this.place);
     this.plot.over.addEventListener("dblclick", () => this.onZoom(null));
+  }
+
+  gaps(plot) {
+    const low = plot.scales.x.min, high = plot.scales.x.max;
+    const before = (at) => this.data[0].findLast((one) => one <= at) ?? at, after = (at) => this.data[0].find((one) => one >= at) ?? at;
+    return this.breaks.map(([from, to]) => [before(from), after(to)]).filter(([from, to]) => to > low && from < high)
+      .map((ends) => ends.map((at) => Math.round(plot.valToPos(Math.min(Math.max(at, low), high), "x", true))));
   }
 
   times(times) {
@@ -89,7 +99,7 @@ export class Chart {
     });
   }
 
-  repaint() { this.plot?.destroy(); this.plot = null; if (this.range) this.draw(this.data, this.range); }
+  repaint() { this.plot?.destroy(); this.plot = null; if (this.range) this.draw(this.data, this.range, this.breaks); }
 }
 
 const ROW = 18;

@@ -153,8 +153,9 @@ export class JobPage {
     const column = (at) => changes.map((change) => change[at]);
     this.size.draw([column(0), column(3), column(2), column(1)], range);
     this.lanes.draw(view, range);
-    this.speed.draw([steps.at, steps.samples_per_s, steps.loss], range);
-    this.steps.draw([steps.at, steps.longest_s, steps.step_s], range);
+    const idle = changes.flatMap(([at, size], n) => size ? [] : [[at, changes[n + 1]?.[0] ?? to]]);
+    this.speed.draw([steps.at, steps.samples_per_s, steps.loss], range, idle);
+    this.steps.draw([steps.at, steps.longest_s, steps.step_s], range, idle);
     this.drawTables(view);
   }
 
