@@ -366,7 +366,7 @@ def test_logs_show_all_workers_of_a_replica_each_behind_its_name(
     assert capsys.readouterr().out == "one\ntwo\n"
     assert code_of(["logs", "r1", "--json"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert first == {"replica": "r1.0", "line": "zero"}
+    assert first == {"run": "gpt", "replica": "r1.0", "line": "zero"}
 
 
 @pytest.mark.usefixtures("coordinator")

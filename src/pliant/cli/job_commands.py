@@ -262,12 +262,12 @@ def trace(
         records: Iterable[Record] = the_job(place).events(follow=False)
     else:
         records = every(run_files.event_log(_run_of(job, out)))
-    written = json.dumps(trace_of(records))
+    trace_events = trace_of(records)
     if to is None:
-        print(written)
+        print(json.dumps(trace_events))
         return EXIT_OK
     try:
-        to.write_text(written)
+        to.write_text(json.dumps(trace_events))
     except OSError as error:
         raise ConfigError(f"--to {to} cannot be written: {error.strerror}") from None
     return say(
