@@ -96,7 +96,8 @@ def test_sizes_have_defaults() -> None:
             " startReplicas, workersPerReplica, hostsPerReplica, maxRestarts, limits,"
             " logMonitoringConfiguration, sessionTimeoutInSeconds, strict, verifyEvery, exchange,"
             " balance, placement, pool, tls,"
-            " mode, logTo, notify, pricePerDeviceHour, suspend, replicas, podTemplate, queue, storage",
+            " mode, logTo, notify, pricePerDeviceHour, suspend, replicas, podTemplate, queue,"
+            " storage",
         ),
         (
             "minReplicas: 1",
