@@ -86,7 +86,7 @@ def test_a_recipe_trains_without_a_script(
     cluster: Cluster, team: str, operator: str, tmp_path: Path
 ) -> None:
     def recipe(place: str) -> dict[str, Any]:
-        data = {"train": f"{place}/texts.jsonl", "sequenceLength": 48}
+        data = {"train": f"{place}/texts.jsonl", "sequenceLength": 48, "cache": f"{place}/tokens"}
         training = {**PRETRAINING["training"], "steps": 300}  # type: ignore[dict-item]
         return {"data": data, "training": training, "export": {"path": f"{place}/model"}}
 

@@ -108,7 +108,13 @@ def tokens_of(recipe: Recipe, path: str, tokenizer: Any, *, is_first: bool) -> T
         return Tokens(tokens=found, starts=starts, targets=None, digest=digest)
     place = Path(recipe.data.cache) / _key(recipe, source, tokenizer)
     if is_first:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"tokens cannot be kept in data.cache {place.parent} ({error.strerror}); name a "
+                "directory that can be written, in a pod one of a mounted volume"
+            ) from None
         with (place.parent / "lock").open("w") as file:
             lock(file.fileno())  # of other jobs
             if not _is_whole(place):
