@@ -87,7 +87,7 @@ def test_a_recipe_trains_without_a_script(
 ) -> None:
     def recipe(place: str) -> dict[str, Any]:
         data = {"train": f"{place}/texts.jsonl", "sequenceLength": 48, "cache": f"{place}/tokens"}
-        training = {**PRETRAINING["training"], "steps": 300}  # type: ignore[dict-item]
+        training = {**PRETRAINING["training"], "steps": 1200}  # type: ignore[dict-item]
         return {"data": data, "training": training, "export": {"path": f"{place}/model"}}
 
     here = kept(cluster, team)
