@@ -161,6 +161,8 @@ def test_other_paths_are_passed_on_to_nobody(world: World) -> None:
         assert world.post(path)[0] in (404, 405)
     assert world.post("scale", {"target": 2})[0] == 409
     assert world.client.post(f"/v1/runs/{world.key}/v1/stop").status_code == 403
+    bad = world.client.post(f"/v1/runs/{world.key}/v1/scale", headers=OWN, content="{2")
+    assert (bad.status_code, bad.json()["detail"][:20]) == (422, "the body is no JSON:")
 
 
 def test_a_run_that_cannot_go_on_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,15 @@ def test_only_our_scripts_are_in_it_and_each_by_its_digest(tmp_path: Path) -> No
     assert "src=" not in report.partition("</head>")[0].replace(scripts[0], "")
 
 
+def test_a_run_in_restart_mode_says_why_it_has_no_proof(tmp_path: Path) -> None:
+    begun = re.sub(r'("kind": ?"job_started")', r'\1, "mode": "restart"', RECORDED.read_text())
+    (tmp_path / "events.jsonl").write_text(begun)
+
+    held = re.findall(r'id="data">(.*?)</script>', report_of(tmp_path), re.DOTALL)[0]
+
+    assert "there is no ledger to audit" in json.loads(held)["v1/audit"]["detail"]
+
+
 def test_in_one_script_no_name_is_there_twice() -> None:
     names: list[str] = []
     for module in MODULES:

@@ -30,6 +30,13 @@ def test_devices_are_idle_until_their_replica_trains_and_are_held_all_the_time()
     assert abs(found.training_s + found.idle_s - 4 * 30.5) <= 4 * 0.5
 
 
+def test_steps_shorter_than_the_pause_between_two_looks_are_training() -> None:
+    found = totals_of(pair().steps(400, step_s=0.05))
+
+    assert found.training == 4
+    assert abs(found.training_s - 4 * 20.0) <= 4 * 1.0
+
+
 def test_time_in_the_queue_of_a_pool_is_summed_up() -> None:
     story = Story().started()
     for admission, lasts_s in (("waiting", 60.0), ("running", 100.0), ("waiting", 30.0)):

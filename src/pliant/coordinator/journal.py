@@ -184,7 +184,8 @@ class NoteLog:
         """Whether a step has these values already, since it was committed last."""
         values = {name: repr(value) for name, value in note.values.items()}
         known = self._logged.setdefault(note.step, {})
-        self._logged.pop(note.step - KEPT_STEPS, None)
+        if len(self._logged) > KEPT_STEPS:
+            del self._logged[next(iter(self._logged))]
         is_told = values.items() <= known.items()
         known.update(values)
         return is_told

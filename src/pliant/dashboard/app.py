@@ -199,7 +199,11 @@ def app_of(out: Path, state: StateDirectory) -> FastAPI:
         """Ask the coordinator of the running job."""
         if not VERBS.fullmatch(path):
             raise HTTPException(status.HTTP_404_NOT_FOUND, f"a job does not know how to {path}")
-        body = json.loads(await request.body() or b"null")
+        try:
+            body = json.loads(await request.body() or b"null")
+        except ValueError as error:
+            sentence = f"the body is no JSON: {error}"
+            raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, sentence) from None
         return await _asked(lambda: _ask(out, state, request.method, path, body))
 
     app.include_router(people)

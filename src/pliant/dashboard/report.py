@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pliant.core.errors import ConfigError
 from pliant.dashboard.app import concluded
 from pliant.dashboard.page import FILES, MODULES, html
 from pliant.machine import run_files
@@ -36,10 +37,14 @@ def report_of(out: Path) -> str:
     """
     log = run_files.event_log(out)
     view = json.loads(LogView(log, lambda board: concluded(out, board)).as_json(points=MOST_POINTS))
-    audit = audit_run(out, is_growing=view["ended"] is None)
+    try:
+        audit = audit_run(out, is_growing=view["ended"] is None)
+        proof = {**asdict(audit), "samples_exactly_once": audit.exactly_once}
+    except ConfigError as error:
+        proof = {"detail": str(error)}
     data: dict[str, Any] = {
         "v1/view": view,
-        "v1/audit": {**asdict(audit), "samples_exactly_once": audit.exactly_once},
+        "v1/audit": proof,
         "v1/logs": {"workers": (workers := printers(out)[:MOST_PRINTERS])},
         **{f"v1/logs/{worker}": {"text": _end_of(out, worker)} for worker in workers},
     }

@@ -79,6 +79,7 @@ class Totals:
     num_starts: int = 0
     _workers: int = 1
     _is_stale: bool = field(default=True, compare=False)
+    _looked_s: float | None = field(default=None, compare=False)
 
     def add(self, record: Record, timeline: Timeline, living: LivingReplicas) -> None:
         """Take in one record; kinds it does not know change nothing."""
@@ -118,8 +119,8 @@ class Totals:
         passed_s = now_s - self.until_s
         if passed_s <= 0:
             return
-        if self._is_stale and passed_s >= LOOK_S:
-            self._is_stale = False
+        if self._is_stale and (self._looked_s is None or now_s - self._looked_s >= LOOK_S):
+            self._is_stale, self._looked_s = False, now_s
             states = [one.state for one in living.named.values()]
             busy = (ReplicaActivity.TRAINING, ReplicaActivity.LEAVING)
             self.training = self._workers * sum(state in busy for state in states)

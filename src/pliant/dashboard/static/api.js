@@ -8,7 +8,10 @@ export class Refused extends Error {
 }
 
 export async function ask(path, {method = "GET", body, as = "json"} = {}) {
-  if (data) return data[path.split("?")[0]] ?? Promise.reject(new Refused("an exported report does not hold this", 404));
+  if (data) {
+    const held = data[path.split("?")[0]] ?? {detail: "an exported report does not hold this"};
+    return held.detail ? Promise.reject(new Refused(held.detail, 404)) : held;
+  }
   const headers = body === undefined ? {} : {"Content-Type": "application/json"};
   let answer;
   try {
