@@ -849,6 +849,27 @@ def test_of_logged_values_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 2]
 
 
+def test_what_a_coordinator_before_has_logged_is_not_logged_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    (tmp_path / "events.jsonl").touch()
+
+    def log(*steps: int, loss: float = 0.5) -> None:
+        notes = NoteLog(Journal(tmp_path / "events.jsonl", job="j"), path)
+        for step in steps:
+            values = {"loss": loss, "z": math.nan}
+            notes.write_note(Logged(replica=ReplicaId("r1"), step=step, values=values))
+
+    log(0, 7, 14)
+    log(7, 14, 21)
+    log(21, loss=0.25)
+    path.write_bytes(path.read_bytes() + b'{"step": 28, "lo')
+    log(21, loss=0.25)
+
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines[:5]] == [0, 7, 14, 21, 21]
+    assert len(lines) == 6
+
+
 def test_an_agent_that_cannot_start_workers_ends_the_job(tmp_path: Path) -> None:
     async def main() -> tuple[World, EndJob]:
         world = World(tmp_path)

@@ -41,7 +41,7 @@ from pliant.machine.files import open_private
 from pliant.observe import parts
 from pliant.observe.core_values import written
 from pliant.observe.history import History, read_history, snapshot_of, write_snapshot
-from pliant.observe.log import EventLog, Record, fields_of, kind_of, plain
+from pliant.observe.log import EventLog, Record, fields_of, kind_of, number, plain
 from pliant.observe.parts import PART_BYTES
 from pliant.observe.quiet_inputs import QuietInputs
 from pliant.observe.reading import record_of
@@ -141,6 +141,9 @@ class InputLog:
         self._part, self._state_at = self._log.number, self._log.written
 
 
+TOLD_BYTES = 1 << 18
+"""Of the end of the file of logged values, which a coordinator that is started anew reads."""
+
 KEPT_STEPS = 1000
 """How many steps back a second report of a commit is still recognised."""
 
@@ -168,7 +171,7 @@ class NoteLog:
         self._log = log
         self._metrics_path = metrics_path
         self._committed: dict[int, Generation] = {}
-        self._logged: dict[int, dict[str, str]] = {}
+        self._logged = _logged_in(metrics_path)
         """Values of the newest steps: who leads after a dead one tells what that may have told."""
 
     def write_note(self, note: Message) -> None:
@@ -240,6 +243,21 @@ class NoteLog:
         self._logged.pop(step, None)
         self._committed.pop(step - KEPT_STEPS, None)
         return True
+
+
+def _logged_in(path: Path) -> dict[int, dict[str, str]]:
+    """Return the values that a coordinator before this one has written last, by step."""
+    found: dict[int, dict[str, str]] = {}
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TOLD_BYTES))
+        for line in file.read().splitlines():
+            with suppress(ValueError, AttributeError, TypeError):
+                values = {name: number(value) for name, value in json.loads(line).items()}
+                step = values.pop("step")
+                found.setdefault(int(step or 0), {}).update(
+                    {name: repr(value) for name, value in values.items()}
+                )
+    return found
 
 
 BY_THE_REGISTER = "register"
