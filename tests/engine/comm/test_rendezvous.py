@@ -67,6 +67,16 @@ def give_up(outcomes: list[Any]) -> None:
             outcome.abandon("told to")
 
 
+def test_who_is_told_to_give_up_before_it_begins_opens_nothing(ports: list[Port]) -> None:
+    abort, process = Abort(), psutil.Process()
+    abort.set("a newer order came")
+    before = process.num_fds()
+    outcome = build(ports, 0, abort).result()
+
+    assert outcome.reason == "a newer order came"
+    assert process.num_fds() == before  # also while the error and its frames are kept
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_an_abort_at_any_moment_leaves_nothing(ports: list[Port], seed: int) -> None:
     rng = random.Random(seed)

@@ -162,6 +162,7 @@ class Rendezvous:
         if len(self._secret) != SECRET_BYTES:
             raise self.failed("its members were given no secret")
         greeting = {"layout": self._layout.digest, **offer}
+        self.check()  # before it opens descriptors, which only ``connect`` closes
         mesh = Mesh(
             generation=self.generation,
             secret=self._secret,
@@ -173,7 +174,6 @@ class Rendezvous:
             admits=self._admits,
             tls=self._tls,
         )
-        self.check()
         try:
             with self.abort.calling(mesh.wake):
                 peers = mesh.connect(lambda: self.check(mesh.missing()))
