@@ -303,6 +303,7 @@ def test_a_live_job_is_resized_from_its_own_page(started: Any, tmp_path: Path) -
             code = client.post("/v1/login").json()["code"]
             page = Page(started)
             page.open(f"{client.base_url}/#code={code}")
+        page.wait_for("compute 0.05 s", ".legend")
         before = page.fact("Replicas")
         members = int(before.split()[0])
         page.page.get_by_label("Replicas wanted").fill(str(members + 1))

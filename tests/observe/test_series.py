@@ -36,9 +36,31 @@ def test_a_curve_says_when_how_long_and_how_fast() -> None:
         "step": [1, 2, 3],
         "step_s": [None, 2.0, 1.0],
         "longest_s": [None, 2.0, 1.0],
+        **dict.fromkeys(("data_s", "compute_s", "exchange_s", "waiting_s", "other_s"), [None] * 3),
         "loss": [1.0, 0.5, None],
         "samples_per_s": [None, 4.0, 8.0],
     }
+
+
+def divided(step: int, at: float, took_s: float, *parts_us: Any) -> Record:
+    return commit(step, at) | {"step_s": took_s, "parts_us": list(parts_us)}
+
+
+def test_what_the_time_of_steps_went_to_is_their_mean_and_the_rest_is_other() -> None:
+    found = series_of(
+        commit(0, 10.0),  # of an older version: it says nothing of it
+        divided(1, 12.0, 2.0, 1_000_000, 500_000, 0, 250_000),
+        divided(2, 13.0, 1.0, 500_000, 700_000, 0, 250_000),
+        divided(3, 14.0, 1.0, 1, 2, 10**400, 4),
+    )
+
+    each, together = found.points(0.0, 20.0, 10), found.points(0.0, 20.0, 1)
+
+    assert each["data_s"] == [None, 1.0, 0.5, None]
+    assert each["waiting_s"] == [None, 0.25, 0.25, None]
+    assert each["other_s"] == [None, 0.25, 0.0, None]
+    assert (together["data_s"], together["compute_s"]) == ([0.75], [0.6])
+    assert together["other_s"] == [0.0]
 
 
 def test_how_long_a_run_was_suspended_is_no_step() -> None:

@@ -103,6 +103,7 @@ class Member:
                 grad_norm=None,
                 samples=8,
                 step_s=self.step_s,
+                parts_us=(0, int(1e6 * self.step_s), 0, 0),
             ),
             urgent=False,
         )

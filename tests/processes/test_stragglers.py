@@ -6,10 +6,11 @@ Real processes under a real agent; the reference is the same model trained alone
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
-from tests.processes.elastic import members, reference, run_until_over, wait_for_members
+from tests.processes.elastic import members, reference, run, run_until_over, wait_for_members
 from tests.processes.launching import RunningJob
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -54,6 +55,29 @@ def test_it_is_named_and_a_spare_takes_its_place(tmp_path: Path) -> None:
 
 def is_replaced(names: set[str]) -> bool:
     return len(names) == 2 and "r1" in names and "r2" not in names
+
+
+def test_what_a_step_goes_to_is_told_apart(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "gpt",
+        12,
+        lambda job: None,
+        replicas=2,
+        arguments=(*SLOW, "--sample-s", 0.01),
+        **ONE_SLOT_EACH,
+    )
+
+    outcome.check(reference("gpt", outcome.steps, **ONE_SLOT_EACH))
+    commits = [one for one in outcome.kinds("commit") if "parts_us" in one]
+    told = {step: one["parts_us"] for one in commits if (step := one["step"]) > 2}
+    data, compute, exchange, waiting = (
+        median(column) / 1e6 for column in zip(*told.values(), strict=True)
+    )
+    assert data >= 8 * 0.01  # of each of the two, in every step
+    assert compute >= 0.3 / 2  # of r2, so of both half of it
+    assert waiting > 2 * exchange  # r1 waits for r2, and r2 for nobody
+    assert all(sum(one["parts_us"]) / 1e6 < one["step_s"] + 0.3 for one in commits)
 
 
 @pytest.mark.soak

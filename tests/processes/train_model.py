@@ -108,8 +108,24 @@ def main() -> None:
     append(options.digest_file, line)
 
 
+class Slowly(torch.utils.data.Dataset[Any]):
+    """A dataset whose samples take their time."""
+
+    def __init__(self, dataset: Any, sample_s: float) -> None:
+        self.dataset, self.sample_s = dataset, sample_s
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        threading.Event().wait(self.sample_s)
+        return self.dataset[index]
+
+
 def prepare(options: argparse.Namespace, case: models.Case) -> None:
     """Put the model, and new tensors, where they are to be; break what is to be broken."""
+    if options.sample_s:
+        case.dataset = Slowly(case.dataset, options.sample_s)
     if options.device != "cpu":
         from tests.accelerator import sim
 
@@ -208,6 +224,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tails-file", type=Path)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait per micro-batch")
+    parser.add_argument("--sample-s", type=float, default=0.0, help="seconds for each sample")
     parser.add_argument("--slow", nargs=2, default=("", 0), help="a worker, and its own pace")
     parser.add_argument("--mesh", help="JSON: sizes of a mesh over the workers of a replica")
     parser.add_argument("--until", type=Path, help="file that ends the run as soon as it exists")

@@ -212,7 +212,11 @@ class NoteLog:
     def write_commit(self, note: messages.Committed, *, is_here: bool) -> None:
         """Log that a step is committed; at its own moment if its replica's clock is the log's."""
         when = {"mono": note.mono_s} if is_here else {}
-        found = {"nonfinite": note.nonfinite, "skipped": note.is_skipped} if note.nonfinite else {}
+        found: dict[str, object] = {}
+        if note.nonfinite:
+            found = {"nonfinite": note.nonfinite, "skipped": note.is_skipped}
+        if note.parts_us:
+            found["parts_us"] = note.parts_us
         self._log.write(
             "commit",
             step=note.step,

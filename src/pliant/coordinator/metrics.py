@@ -80,6 +80,7 @@ def _progress(board: Board) -> dict[str, Value]:
         "pliant_samples_total": totals.account.steps.samples(),
         "pliant_samples_per_second": board.samples_per_s(),
         "pliant_step_seconds": totals.steps,
+        "pliant_step_part_seconds_total": {(part,): s for part, s in totals.parts_s.items()},
         "pliant_median_step_seconds": board.median_step_s(),
         "pliant_last_step_timestamp_seconds": totals.committed_at,
         "pliant_loss": board.loss,

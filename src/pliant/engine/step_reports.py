@@ -77,6 +77,7 @@ class StepReports:
                 step_s=now_s - self._committed_at_s,
                 nonfinite=gradient.nonfinite,
                 is_skipped=is_skipped,
+                parts_us=decision.parts_us,
             )
         )
         self._committed_at_s = now_s

@@ -14,6 +14,7 @@ Work of the engine happens only here, on the main thread, while the script is in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import EXIT_OK, UsageError
+from pliant.core.step.times import MemberTimes
 from pliant.core.values import Generation
 from pliant.engine import probe, randomness
 from pliant.engine.comm.communicator import GroupBroken
@@ -109,6 +111,8 @@ class Training:
         """What this replica was made from, where somebody compares it."""
         self.wants_stop = False
         """Stop after the step whose metadata this replica sends next."""
+        self._behind_us = 0, 0
+        """How long the last vote took, and what came behind it up to the commit."""
         self._asked = -1, -1
         """After how many steps the script asked last for the leader, in a tail and elsewhere."""
         self.is_stopped = False
@@ -397,7 +401,9 @@ class Training:
 
     def _complete(self, step: int) -> None:
         """Reduce, decide and commit; or begin again what a replica found to be wrong."""
+        launched_s = time.monotonic()
         *buckets, values = self.membership.reduce()
+        reduced_s = time.monotonic()
         extras = Extras(values=values, num_parameters=len(self.shape.layout.parameters))
         probe.at("reduced", step)
         if extras.is_invalid:
@@ -424,8 +430,21 @@ class Training:
             is_verified=bool(self.verify_every),
         )
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
-        requests = VoteRequests(stop=self.wants_stop, save=is_due, slot_us=self.slots.slot_us)
-        self.commit_voted(self.membership.decide(step, condition, requests))
+        voted_s = time.monotonic()
+        (vote_us, behind_us), self._behind_us = self._behind_us, (0, 0)
+        times = MemberTimes(
+            data_us=self.slots.data_us,
+            compute_us=self.slots.compute_us + int(1e6 * (voted_s - reduced_s)) + behind_us,
+            held_up_us=int(1e6 * (reduced_s - launched_s)) + vote_us,
+        )
+        requests = VoteRequests(
+            stop=self.wants_stop, save=is_due, slot_us=self.slots.slot_us, times=times
+        )
+        decision = self.membership.decide(step, condition, requests)
+        decided_s = time.monotonic()
+        self.commit_voted(decision)
+        behind_s = time.monotonic() - decided_s
+        self._behind_us = int(1e6 * (decided_s - voted_s)), int(1e6 * behind_s)
 
     def _compare_whole(self, done: Done, total: int) -> None:
         """Compare the state that a checkpoint is made of, or a call of ``steps()`` ends with."""

@@ -78,6 +78,7 @@ committed_steps_total | counter | Steps per second | Committed steps.
 samples_total | counter | Samples per second | Committed samples.
 samples_per_second | gauge | Samples per second | The same over the last 50 steps.
 step_seconds | histogram | Step time | Seconds of a committed step.
+step_part_seconds_total{part} | counter | Step time by part | Seconds of steps, mean of replicas.
 median_step_seconds | gauge | Step time | Median seconds between the last commits.
 last_step_timestamp_seconds | gauge | - | When the newest step was committed.
 loss | gauge | Loss | Loss of the last committed step.

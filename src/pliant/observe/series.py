@@ -18,20 +18,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pliant.core.step.times import PARTS, REST
+from pliant.core.text import MOST_S
 from pliant.observe.living_replicas import LivingReplicas
-from pliant.observe.log import Record, number, whole
+from pliant.observe.log import Record, listed, number, seconds, whole
 
 KEPT = 1 << 16
-"""Buckets of steps: 4 MB.  Of a longer run several steps share one."""
+"""Buckets of steps: 7 MB.  Of a longer run several steps share one."""
 
 KEPT_CHANGES = 20_000
 """Changes of size that are remembered, and as many stretches of replicas."""
 
-COLUMNS = ("at", "step", "number", "gap_s", "longest_s", "loss", "losses", "samples")
+COLUMNS = (
+    *("at", "step", "number", "gap_s", "longest_s", "loss", "losses", "samples"),
+    *("divided", "divided_s", *PARTS),
+)
 """Of a bucket: moment and number of its last step, how many steps it holds, the time between
-commits, summed and the longest, the sum and the number of finite losses, samples."""
+commits, summed and the longest, the sum and the number of finite losses, samples; of how many it is
+known what their time went to, how long these took, and that, in seconds."""
 
-_SUMMED = ("number", "gap_s", "loss", "losses", "samples")
+_SUMMED = frozenset(COLUMNS) - {"at", "step", "longest_s"}
 
 
 class StepSeries:
@@ -60,9 +66,8 @@ class StepSeries:
         samples = 0 if self._is_first else whole(record.get("samples"), 0)
         self._newest_at, self._is_first = at, False
         loss = number(record.get("loss"))
-        values = (at, step + 1, 1, gap_s, gap_s, 0.0, 0, samples)
-        if loss is not None and math.isfinite(loss):
-            values = (at, step + 1, 1, gap_s, gap_s, loss, 1, samples)
+        losses = (loss, 1) if loss is not None and math.isfinite(loss) else (0.0, 0)
+        values = (at, step + 1, 1, gap_s, gap_s, *losses, samples, *_divided(record))
         if 0 < self._in_last < self.every:
             last = self._buckets[-len(COLUMNS) :]
             merged = map(_merged, COLUMNS, last, values)
@@ -103,12 +108,36 @@ class StepSeries:
                 for gap, n in zip(of["gap_s"], of["number"], strict=True)
             ],
             "longest_s": [_ratio(longest, 1) if longest else None for longest in of["longest_s"]],
+            **_parts_in(of),
             "loss": [_ratio(loss, n) for loss, n in zip(of["loss"], of["losses"], strict=True)],
             "samples_per_s": [
                 _ratio(samples, gap)
                 for samples, gap in zip(of["samples"], of["gap_s"], strict=True)
             ],
         }
+
+
+def parts_of(record: Record) -> tuple[float, ...]:
+    """Return what the time of a committed step went to, in seconds; empty: it is not known."""
+    parts = listed(record, "parts_us")
+    known = [one / 1e6 for one in parts if isinstance(one, int) and 0 <= one <= 1e6 * MOST_S]
+    return tuple(known) if len(known) == len(parts) == len(PARTS) else ()
+
+
+def _divided(record: Record) -> tuple[float, ...]:
+    """Return the last columns of a commit."""
+    parts, took_s = parts_of(record), seconds(record.get("step_s"))
+    return (1, took_s, *parts) if parts and took_s is not None else (0,) * (2 + len(PARTS))
+
+
+def _parts_in(of: dict[str, list[float]]) -> dict[str, list[float | None]]:
+    """Return the curves of the parts; what no part has is a part as well."""
+    rows = zip(*(of[name] for name in ("divided", "divided_s", *PARTS)), strict=True)
+    found = [
+        [_ratio(part, number) for part in (*parts, max(took_s - sum(parts), 0.0))]
+        for number, took_s, *parts in rows
+    ]
+    return {f"{name}_s": [row[at] for row in found] for at, name in enumerate((*PARTS, REST))}
 
 
 def _merged(name: str, before: float, value: float) -> float:

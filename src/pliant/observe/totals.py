@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pliant.core.step.times import PARTS, REST
 from pliant.observe.durations import Durations
 from pliant.observe.goodput import Account
 from pliant.observe.living_replicas import LivingReplicas, ReplicaActivity
 from pliant.observe.log import COMMIT, Record, seconds, whole
+from pliant.observe.series import parts_of
 from pliant.observe.timeline import HARMLESS_EXITS, Timeline
 
 CAUSES = {
@@ -51,6 +53,9 @@ class Totals:
 
     steps: Durations = field(default_factory=Durations)
     saves: Durations = field(default_factory=Durations)
+    parts_s: dict[str, float] = field(default_factory=dict)
+    """What the time of steps went to."""
+
     account: Account = field(default_factory=Account)
     causes: dict[str, int] = field(default_factory=dict)
     """Scale events by cause."""
@@ -94,6 +99,7 @@ class Totals:
             case "commit":
                 if (took_s := seconds(record.get("step_s"))) is not None:
                     self.steps.note(took_s)
+                    self._divide(took_s, parts_of(record))
                 self.committed_at = float(record.get("at") or 0.0)
             case "saved" if (took_s := seconds(record.get("seconds"))) is not None:
                 self.saves.note(took_s)
@@ -104,6 +110,12 @@ class Totals:
             case _:
                 pass
         self._count(kind, record)
+
+    def _divide(self, took_s: float, parts: tuple[float, ...]) -> None:
+        if parts:
+            rest_s = max(took_s - sum(parts), 0.0)
+            for name, part_s in zip((*PARTS, REST), (*parts, rest_s), strict=True):
+                self.parts_s[name] = self.parts_s.get(name, 0.0) + part_s
 
     def _count(self, kind: str, record: Record) -> None:
         is_harmless = kind == "exited" and record.get("exited_kind") in HARMLESS_EXITS

@@ -1,6 +1,6 @@
 """Messages as bytes: one JSON object with version, type and incarnation, checked to the last field.
 
-Owns the envelope ``{"v": 9, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
+Owns the envelope ``{"v": 11, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
 Knows nothing of sockets.  What cannot be read is an answer, not an exception: ``decode`` returns
 a ``Refusal`` with its reason; the caller counts it and goes on, and nothing changes.
 
@@ -36,7 +36,7 @@ from pliant.wire.messages import (
     WorkerNote,
 )
 
-VERSION = 10
+VERSION = 11
 """Raised when the meaning of a message changes; both sides must agree exactly."""
 
 MAX_MESSAGE_BYTES = 1 << 20

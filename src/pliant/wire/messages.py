@@ -42,6 +42,8 @@ class Committed:
     """What of its result is nan or inf; empty: nothing."""
     is_skipped: bool = False
     """It changed nothing, for that reason."""
+    parts_us: tuple[int, ...] = ()
+    """What the time of the step went to, as ``core.step.times`` has it; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,20 @@ export const colour = (name) => getComputedStyle(document.documentElement).getPr
 
 const stepped = (...args) => uPlot.paths.stepped({align: 1})(...args);
 
+// Adds to each curve those before it.
+const stack = ([at, ...columns]) => columns.reduce((sums, column) => [...sums,
+  column.map((value, index) => value == null ? null : value + (sums.length > 1 ? sums.at(-1)[index] : 0))], [at]);
+
 // series: [{label, colour, scale, stepped, dash, fill, unit}]
 export class Chart {
-  constructor(series, {low = false, label, onZoom, floor = null}) {
+  // stacked: each curve begins where the one before it ends, and what is between is filled.
+  constructor(series, {low = false, label, onZoom, floor = null, stacked = false}) {
     this.series = series;
     this.onZoom = onZoom;
     this.floor = floor;
+    this.stacked = stacked;
     this.values = series.map(() => el("b"));
-    this.legend = el("div", {class: "legend"}, series.map((one, at) => {
+    this.legend = el("div", {class: stacked ? "legend deep" : "legend"}, series.map((one, at) => {
       const swatch = el("i", {class: "line"});
       one.swatch = swatch;
       return el("span", {}, swatch, `${one.label} `, this.values[at]);
@@ -32,10 +38,11 @@ export class Chart {
   // breaks: [from, to] of times in which no curve is drawn, as nobody trained.
   draw(data, range, breaks = []) {
     this.data = data;
+    this.drawn = this.stacked ? stack(data) : data;
     this.range = range;
     this.breaks = breaks;
     if (!this.plot) this.make();
-    this.plot.setData(data, false);
+    this.plot.setData(this.drawn, false);
     this.plot.batch(() => {
       this.plot.setScale("x", {min: range[0], max: range[1]});
       for (const scale of new Set(this.series.map((one) => one.scale ?? "y"))) this.plot.setScale(scale, this.bounds(scale));
@@ -44,7 +51,7 @@ export class Chart {
   }
 
   bounds(scale) {
-    const all = this.series.flatMap((one, at) => (one.scale ?? "y") === scale ? this.data[at + 1] : []).filter((value) => value != null);
+    const all = this.series.flatMap((one, at) => (one.scale ?? "y") === scale ? this.drawn[at + 1] : []).filter((value) => value != null);
     if (!all.length) return {min: 0, max: 1};
     let low = Infinity, high = -Infinity;
     for (const value of all) { low = Math.min(low, value); high = Math.max(high, value); }
@@ -67,15 +74,16 @@ export class Chart {
         ...(hasRight ? [{...axis, scale: "right", side: 1, size: SIDE, space: 26, grid: {show: false}, values: amount}] : [])],
       series: [{}, ...this.series.map((one) => ({
         label: one.label, scale: one.scale ?? "y", stroke: colour(one.colour), width: one.width ?? 1.5, dash: one.dash,
-        fill: one.fill ? `${colour(one.colour)}33` : undefined, paths: one.stepped ? stepped : undefined,
+        fill: this.stacked ? `${colour(one.colour)}99` : one.fill ? `${colour(one.colour)}33` : undefined, paths: one.stepped ? stepped : undefined,
         points: {show: this.data[0].length < 3}, spanGaps: false, gaps: (plot) => this.gaps(plot)}))],
+      bands: this.stacked ? this.series.slice(1).map((one, at) => ({series: [at + 2, at + 1]})) : undefined,
       hooks: {
         setCursor: [(plot) => this.tell(plot.cursor.idx)],
         setSelect: [(plot) => {
           if (plot.select.width > 5) this.onZoom([plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")]);
           plot.setSelect({left: 0, width: 0, top: 0, height: 0}, false);
         }]},
-    }, this.data, this.place);
+    }, this.drawn, this.place);
     this.plot.over.addEventListener("dblclick", () => this.onZoom(null));
   }
 

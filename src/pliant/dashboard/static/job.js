@@ -8,6 +8,7 @@ import {until} from "./replay.js";
 
 const OVER = ["finished", "failed", "stopped", "suspended", "lost", "killed", "elsewhere"];
 const RANGES = [["", "All of it"], ["86400", "Last day"], ["3600", "Last hour"], ["600", "Last 10 min"], ["60", "Last minute"]];
+const PARTS = [["compute", "c-training"], ["data", "c-starting"], ["exchange", "c-joining"], ["waiting", "c-lost"], ["other", "c-waiting"]];
 const AGAIN_MS = 1000, ENDED_MS = 4000;
 
 const ended = (lane) => HARMLESS.includes(lane.how) ? lane.how : `lost (${lane.how})`;
@@ -31,7 +32,8 @@ export class JobPage {
       {label: "longest", colour: "c-starting", unit: "s", width: 1},
       {label: "step time", colour: "accent", unit: "s"}], {label: "Step time in seconds", onZoom});
     this.lanes = new Lanes({onReplica: (lane) => this.showReplica(lane), onMark: (resize) => this.showResize(resize)});
-    this.charts = [this.size, this.speed, this.steps];
+    this.parts = new Chart(PARTS.map(([name, colour]) => ({label: name, colour, unit: "s"})), {label: "What the time of a step goes to, in seconds", onZoom, stacked: true});
+    this.charts = [this.size, this.speed, this.steps, this.parts];
     this.build();
   }
 
@@ -62,10 +64,11 @@ export class JobPage {
     this.logs = new LogPanel(this.base);
     const proof = card("Proof", this.proved, el("div", {class: "row"}, el("button", {type: "button", onclick: () => this.prove()}, "Audit the run")));
     this.shown = [this.headline, over, el("div", {class: "two"}, card("Speed", this.speed.shown), card("Step time", this.steps.shown)),
+      el("div", {class: "two"}, card("What a step's time goes to", this.parts.shown, el("p", {class: "quiet"}, "Mean of the replicas. Waiting: for the slowest of them. Other: the tail, saving, changes of size.")),
+        card("Pauses by cause", this.pauses.shown)),
       el("div", {class: "two"}, card("Resizes", this.resizes.shown), card("Events", this.events.shown)),
-      el("div", {class: "two"}, card("Why this size", this.decisions.shown), card("Pauses by cause", this.pauses.shown)),
-      el("div", {class: "two"}, card("Devices", this.devices.shown), card("Checkpoints", this.kept.shown)),
-      proof, card("Output", this.logs.shown)];
+      el("div", {class: "two"}, card("Why this size", this.decisions.shown), card("Devices", this.devices.shown)),
+      el("div", {class: "two"}, card("Checkpoints", this.kept.shown), proof), card("Output", this.logs.shown)];
   }
 
   verbs() {
@@ -156,6 +159,7 @@ export class JobPage {
     const idle = changes.flatMap(([at, size], n) => size ? [] : [[at, changes[n + 1]?.[0] ?? to]]);
     this.speed.draw([steps.at, steps.samples_per_s, steps.loss], range, idle);
     this.steps.draw([steps.at, steps.longest_s, steps.step_s], range, idle);
+    this.parts.draw([steps.at, ...PARTS.map(([name]) => steps[`${name}_s`])], range, idle);
     this.drawTables(view);
   }
 

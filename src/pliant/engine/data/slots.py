@@ -180,7 +180,9 @@ class Slots:
         """The first slot of this attempt that had no backward here, in words; or empty."""
         self.slot_us = UNKNOWN_US
         """How long what is computed at once took here, in the newest whole attempt."""
-        self._began_s = 0.0
+        self.data_us = self.compute_us = 0
+        """What the newest whole attempt here waited for its loader, and took beside that."""
+        self._began_s = self._data_s = 0.0
         self._entered = 0
         self.has_rehearsed = False
 
@@ -192,7 +194,7 @@ class Slots:
         self._ready = [False] * self._sums.num_buckets
         self._launched = 0
         self.nonfinite = self.passed_over = ""
-        self._began_s, self._entered = time.monotonic(), 0
+        self._began_s, self._entered, self._data_s = time.monotonic(), 0, 0.0
         self._buffers.begin()
         self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
         self._extras.begin(len(attempt.nodes))
@@ -220,6 +222,8 @@ class Slots:
         """Hand over what goes beside the gradients: every slot is computed."""
         spent_us = int(1e6 * (time.monotonic() - self._began_s))
         self._push_said()
+        self.data_us = int(1e6 * self._data_s)
+        self.compute_us = int(1e6 * (time.monotonic() - self._began_s)) - self.data_us
         self.slot_us = max(1, spent_us // self._entered) if self._entered else UNKNOWN_US
         packed = json.dumps({slot: one.decode() for slot, one in self._logged.items()})
         attempt.tell(packed.encode())
@@ -362,7 +366,9 @@ class Slots:
     def _enter(self, position: Position, request: BatchRequest) -> Any:
         """Prepare data, buffers and random numbers of a slot, then hand it to the user."""
         probe.at("micro_batch", request.step)
+        asked_s = time.monotonic()
         batch = self._loader.take_batch(request)
+        self._data_s += time.monotonic() - asked_s
         self._buffers.rewind()
         self._open = _OpenSlot(position, request)
         self._entered += 1

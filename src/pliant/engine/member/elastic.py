@@ -22,6 +22,7 @@ from pliant.core.events import ExitKind, Spare, Switched
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Resolution
+from pliant.core.step.times import parts_us
 from pliant.core.values import NO_GENERATION, TOTAL, CheckpointInfo, Generation, Order
 from pliant.engine import probe
 from pliant.engine.comm.communicator import GroupBroken
@@ -184,6 +185,7 @@ class ElasticMembership:
             is_stopped=bool(self._ending),
             is_saved=is_saved,
             sizes=self._slots.sizes,
+            parts_us=parts_us([one.times for one in said]),
         )
 
     def recover(self, reason: str) -> None:

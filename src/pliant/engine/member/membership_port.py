@@ -18,6 +18,7 @@ import torch
 
 from pliant.core.membership.member import Member
 from pliant.core.step.balance import UNKNOWN_US
+from pliant.core.step.times import UNKNOWN_TIMES, MemberTimes
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.member.formed import Formed
@@ -51,6 +52,9 @@ class StepDecision:
     sizes: tuple[int, ...] = ()
     """Slots of each replica from the next step on, in rank order."""
 
+    parts_us: tuple[int, ...] = ()
+    """What the step's time went to, as ``core.step.times`` has it; empty: not known."""
+
 
 class Ending(IntEnum):
     """Whether the job ends after a step, and who wants that; the greatest that a member says."""
@@ -74,6 +78,9 @@ class VoteRequests:
 
     slot_us: int = UNKNOWN_US
     """How long it took for what it computes at once."""
+
+    times: MemberTimes = UNKNOWN_TIMES
+    """What its time went to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pliant.core.errors import NoStateError, UsageError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Header, Resolution, resolve
+from pliant.core.step.times import MemberTimes
 from pliant.core.values import Order
 from pliant.engine.comm.communicator import GroupBroken
 from pliant.engine.comm.group import Group
@@ -144,6 +145,7 @@ class StepMetadata(NamedTuple):
 
     save: int
     slot_us: int
+    times: MemberTimes
     digests: tuple[int, ...]
     """Of the aspects of its state; 0: it does not know."""
 
@@ -158,17 +160,18 @@ class StepMetadata(NamedTuple):
             stop=Ending.SCRIPT if requests.stop else outside,
             save=int(requests.save),
             slot_us=requests.slot_us,
+            times=requests.times,
             digests=(UNKNOWN,) * len(ASPECTS) if condition is None else condition.digests,
         )
 
     def exchange(self, group: Group) -> list[StepMetadata]:
         """Return what each member says, in rank order.  All members must call."""
-        numbers = (self.ready, self.stop, self.save, self.slot_us)
+        numbers = (self.ready, self.stop, self.save, self.slot_us, *self.times)
         row = torch.tensor([*numbers, *self.digests], dtype=torch.int64, device=host.LOCATION)
         rows = group.all_gather(row).tolist()
         return [
-            StepMetadata(ready, stop, save, slot_us, tuple(digests))
-            for ready, stop, save, slot_us, *digests in rows
+            StepMetadata(ready, stop, save, slot_us, MemberTimes(*rest[:3]), tuple(rest[3:]))
+            for ready, stop, save, slot_us, *rest in rows
         ]
 
 
