@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from benchmarks.steady import Case
 
-from benchmarks import features, pliant_job, steady
+from benchmarks import features, harness, pliant_job, steady
 
 ONE = Case(slots=8, size=1, reduction="exact")
 ASKED = Namespace(
@@ -46,3 +46,9 @@ def test_a_worker_takes_what_its_benchmark_gives(
         measure()  # nobody trained, so there is nothing to read afterwards
 
     assert taken
+
+
+def test_no_benchmark_hides_a_module_of_python_from_its_workers() -> None:
+    modules = {path.stem for path in (harness.ROOT / "benchmarks").glob("*.py")}
+
+    assert not modules & sys.stdlib_module_names  # the folder comes first in a worker's path

@@ -145,7 +145,7 @@ def time_growth() -> float:
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run this module in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.operator", *arguments]
+    command = [sys.executable, "-m", "benchmarks.operators", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, cwd=harness.ROOT, **pipes) as started:  # type: ignore[call-overload]
         try:
@@ -219,7 +219,7 @@ def _page(rounds: list[dict[str, float]], growth: list[float], before: float) ->
             ),
             Figure(name="first start: all made", unit="s", raw=(rounds[0]["restart_s"],)),
         ),
-        command=harness.command_line("operator"),
+        command=harness.command_line("operators"),
         load=(before, harness.load()),
     )
 
