@@ -49,15 +49,18 @@ def mask_of(documents: Tensor, dtype: torch.dtype, window: int | None = None) ->
 def logits_of(model: nn.Module, batch: Batch, dtype: torch.dtype) -> Tensor:
     """Run a model; no document sees another."""
     config: Any = model.config
-    mask: Any = mask_of(batch["documents"], dtype)
+    documents = batch["documents"]
+    mask: Any = None
+    positions: Tensor | None = batch["positions"]
     if config.model_type == "gpt_oss":
-        windowed = mask_of(batch["documents"], dtype, config.sliding_window)
-        mask = {"full_attention": mask, "sliding_attention": windowed}
+        windowed = mask_of(documents, dtype, config.sliding_window)
+        mask = {"full_attention": mask_of(documents, dtype), "sliding_attention": windowed}
+    elif int(documents.max()) > 1:
+        mask = mask_of(documents, dtype)
+    else:  # one document a sample: causal attention, which needs no mask, is all
+        positions = None
     out = model(
-        input_ids=batch["tokens"],
-        attention_mask=mask,
-        position_ids=batch["positions"],
-        use_cache=False,
+        input_ids=batch["tokens"], attention_mask=mask, position_ids=positions, use_cache=False
     )
     found: Tensor = out.logits
     return found
@@ -70,8 +73,8 @@ def routed(model: nn.Module) -> Iterator[list[Tensor]]:
     is_asked = getattr(model.config, "router_aux_loss_coef", 0) > 0
     hooks = [
         module.register_forward_hook(lambda _, __, out: said.append(out[0]))
-        for module in model.modules()
-        if is_asked and type(module).__name__.endswith("Router")
+        for module in (model.modules() if is_asked else ())
+        if type(module).__name__.endswith("Router")
     ]
     try:
         yield said
@@ -93,12 +96,12 @@ def balance_of(routers: list[Tensor], is_token: Tensor, config: Any) -> Tensor:
 
 
 def scores(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each label, (B, T - 1); 0 where nothing is learned."""
-    wanted = labels[:, 1:]
+    """Return the log-probability of each token's successor, (B, T); 0 where it is not learned."""
+    wanted = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # so that no logits are copied
     losses = functional.cross_entropy(
-        logits[:, :-1].float().transpose(1, 2), wanted, ignore_index=IGNORED, reduction="none"
+        logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="none"
     )
-    return -losses
+    return -losses.view_as(wanted)
 
 
 @dataclass(frozen=True, slots=True)
