@@ -5,7 +5,9 @@
 
 Makes the log of such a run, reads it as ``pliant dashboard`` does, and opens the page in Chromium:
 from the click on a run to its curves.  ``busy`` is the longest time for which the page answered
-nobody, while new steps came in.  Reading is told in CPU time, too: others may compute meanwhile.
+nobody, while new steps came in.  Others may compute meanwhile, so the seconds of the processor are
+told, too: of the server, and of the page's own thread.  ``running``: a run that goes on has no
+snapshot yet, and all of its log is taken in.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ def timed(act: Any) -> float:
 
 
 def in_browser(out: Path) -> dict[str, float]:
-    """Open the page of a run; return {open_s, busy_ms}."""
+    """Open the page of a run; return {open_s, server_cpu_s, page_cpu_s, busy_ms}."""
     log, logins = out / "events.jsonl", Logins()
     state = StateDirectory(out.parent / "state")
     app = create_app(Runs(state, [out]), logins)
@@ -115,11 +117,20 @@ def in_browser(out: Path) -> dict[str, float]:
         link = page.page.get_by_role("link", name="long")
         link.wait_for()
 
+        devtools = page.context.new_cdp_session(page.page)
+        devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+        def page_cpu_s() -> float:
+            metrics = devtools.send("Performance.getMetrics")["metrics"]
+            return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
         def open_run() -> None:
             link.click()
             page.page.locator(".u-over").nth(2).wait_for()
 
-        open_s = timed(open_run)
+        before_s, server_s = page_cpu_s(), time.process_time()
+        found = {"open_s": timed(open_run), "server_cpu_s": time.process_time() - server_s}
+        found["page_cpu_s"] = page_cpu_s() - before_s
         page.page.evaluate(BUSY)
         last = json.loads(log.read_bytes().splitlines()[-1])
         for number in range(1, 6):
@@ -127,7 +138,7 @@ def in_browser(out: Path) -> dict[str, float]:
                 new = {"step": last["step"] + number, "at": last["at"] + number}
                 file.write(json.dumps({**last, **new, "mono": last["mono"] + number}) + "\n")
             page.page.wait_for_timeout(1200)
-        return {"open_s": open_s, "busy_ms": float(page.page.evaluate("window.busy"))}
+        return {**found, "busy_ms": float(page.page.evaluate("window.busy"))}
 
 
 def main() -> None:
@@ -141,6 +152,9 @@ def main() -> None:
         out.mkdir()
         log = out / "events.jsonl"
         write_log(log, given.steps, given.resizes)
+        began_s = time.process_time()
+        LogView(log).as_json()
+        running_cpu_s = time.process_time() - began_s
         history = read_history(log)  # as a coordinator leaves it at the end of a job
         write_snapshot(snapshot_of(history, log), log)
         began_s = time.process_time()
@@ -150,6 +164,7 @@ def main() -> None:
         found: dict[str, Any] = {"steps": given.steps, "resizes": given.resizes}
         found |= {"log_mb": log.stat().st_size / 1e6, "view_kb": len(view.as_json()) / 1e3}
         found |= {"first_s": statistics.median(first), "first_cpu_s": cpu_s}
+        found["running_cpu_s"] = running_cpu_s
         found |= {"again_ms": 1e3 * statistics.median(timed(view.as_json) for _ in range(TIMES))}
         print(json.dumps({**found, **in_browser(out)}))
 

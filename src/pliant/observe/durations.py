@@ -5,6 +5,7 @@ Owns the counting.  Knows nothing of what was measured, nor of how it is shown.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -24,9 +25,9 @@ class Durations:
 
     def note(self, took_s: float) -> None:
         """Count one."""
-        self.counts = self.counts or [0] * (len(self.bounds_s) + 1)
-        most = len(self.bounds_s)
-        self.counts[next((i for i in range(most) if took_s <= self.bounds_s[i]), most)] += 1
+        if not self.counts:
+            self.counts = [0] * (len(self.bounds_s) + 1)
+        self.counts[bisect_left(self.bounds_s, took_s)] += 1
         self.sum_s += took_s
 
     def buckets(self) -> list[tuple[str, float]]:

@@ -340,7 +340,7 @@ def whole(value: Any) -> int | None: ...
 def whole(value: Any, otherwise: int) -> int: ...
 def whole(value: Any, otherwise: int | None = None) -> int | None:
     """Read a whole number that can be counted with; ``otherwise`` for anything else."""
-    is_one = isinstance(value, int) and not isinstance(value, bool)
+    is_one = type(value) is int  # a bool is none
     return value if is_one and -MOST <= value <= MOST else otherwise
 
 

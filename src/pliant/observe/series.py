@@ -16,6 +16,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import add
 from typing import Any
 
 from pliant.core.step.times import PARTS, REST
@@ -38,6 +40,8 @@ commits, summed and the longest, the sum and the number of finite losses, sample
 known what their time went to, how long these took, and that, in seconds."""
 
 _SUMMED = frozenset(COLUMNS) - {"at", "step", "longest_s"}
+_LONGEST = COLUMNS.index("longest_s")
+_UNDIVIDED = (0.0,) * (2 + len(PARTS))
 
 
 class StepSeries:
@@ -48,7 +52,7 @@ class StepSeries:
         self._buckets = array("d")
         """The columns of one bucket behind those of the other."""
 
-        self._in_last = 0
+        self._in_last = 1
         self._newest_at = -math.inf
         self._is_first = True
 
@@ -61,16 +65,21 @@ class StepSeries:
         at, step = float(record.get("at") or 0.0), whole(record.get("step"))
         if step is None:
             return
-        at = max(at, self._newest_at)  # a clock that was set back draws no curve backwards
-        gap_s = 0.0 if self._is_first else at - self._newest_at
-        samples = 0 if self._is_first else whole(record.get("samples"), 0)
+        if at < self._newest_at:
+            at = self._newest_at  # a clock that was set back draws no curve backwards
+        gap_s, samples = 0.0, 0
+        if not self._is_first:
+            gap_s, samples = at - self._newest_at, whole(record.get("samples"), 0)
         self._newest_at, self._is_first = at, False
-        loss = number(record.get("loss"))
-        losses = (loss, 1) if loss is not None and math.isfinite(loss) else (0.0, 0)
-        values = (at, step + 1, 1, gap_s, gap_s, *losses, samples, *_divided(record))
-        if 0 < self._in_last < self.every:
+        loss, losses = number(record.get("loss")), 1
+        if loss is None or not math.isfinite(loss):
+            loss, losses = 0.0, 0
+        values = (at, step + 1, 1, gap_s, gap_s, loss, losses, samples, *_divided(record))
+        if self._in_last < self.every:
             last = self._buckets[-len(COLUMNS) :]
-            merged = map(_merged, COLUMNS, last, values)
+            merged = [*map(add, last, values)]
+            merged[:2] = values[:2]
+            merged[_LONGEST] = max(last[_LONGEST], gap_s)
             self._buckets[-len(COLUMNS) :] = array("d", merged)
             self._in_last += 1
             return
@@ -81,12 +90,10 @@ class StepSeries:
 
     def _halve(self) -> None:
         """Let two buckets be one; of an odd number the last stays open."""
+        columns = [array("d", _in_groups(name, self._column(name), 2)) for name in COLUMNS]
         self._in_last = self._in_last if len(self._column("at")) % 2 else 2 * self.every
         self.every *= 2
-        columns = [_in_groups(name, self._column(name), 2) for name in COLUMNS]
-        self._buckets = array(
-            "d", (value for bucket in zip(*columns, strict=True) for value in bucket)
-        )
+        self._buckets = array("d", chain.from_iterable(zip(*columns, strict=True)))
 
     def _column(self, name: str) -> array[float]:
         return self._buckets[COLUMNS.index(name) :: len(COLUMNS)]
@@ -126,8 +133,9 @@ def parts_of(record: Record) -> tuple[float, ...]:
 
 def _divided(record: Record) -> tuple[float, ...]:
     """Return the last columns of a commit."""
-    parts, took_s = parts_of(record), seconds(record.get("step_s"))
-    return (1, took_s, *parts) if parts and took_s is not None else (0,) * (2 + len(PARTS))
+    parts = parts_of(record)
+    took_s = seconds(record.get("step_s")) if parts else None
+    return _UNDIVIDED if took_s is None else (1, took_s, *parts)
 
 
 def _parts_in(of: dict[str, list[float]]) -> dict[str, list[float | None]]:
@@ -140,21 +148,14 @@ def _parts_in(of: dict[str, list[float]]) -> dict[str, list[float | None]]:
     return {f"{name}_s": [row[at] for row in found] for at, name in enumerate((*PARTS, REST))}
 
 
-def _merged(name: str, before: float, value: float) -> float:
-    if name in _SUMMED:
-        return before + value
-    return max(before, value) if name == "longest_s" else value
-
-
 def _in_groups(name: str, column: array[float], together: int) -> Iterable[float]:
     """Return one value for so many buckets that follow each other."""
-    if together == 1:
-        return column
+    rest = column[len(column) - len(column) % together :]
     if name in ("at", "step"):
-        firsts = range(0, len(column), together)
-        return (column[min(at + together, len(column)) - 1] for at in firsts)
+        return chain(column[together - 1 :: together], rest[-1:])
     merge = sum if name in _SUMMED else max
-    return (merge(column[at : at + together]) for at in range(0, len(column), together))
+    groups = zip(*[iter(column)] * together, strict=False)
+    return chain(map(merge, groups), [merge(rest)] if rest else [])
 
 
 def _ratio(value: float, by: float) -> float | None:

@@ -112,6 +112,8 @@ class Board:
         self.totals.add(record, self.timeline, self.living)
         self.told_by = _why_to_stop(record) or self.told_by
         match record.get("kind"):
+            case "commit":  # most are
+                self._on_commit(record)
             case kind if kind in JOB_KINDS:
                 self._job_record(record)
             case "coordinator_started":
@@ -125,8 +127,6 @@ class Board:
                 self._node_record(record)
             case "saved" | "save_failed" | "suspend_requested":
                 self._durable_record(record)
-            case "commit":
-                self._on_commit(record)
             case "prepare" | "dismiss":
                 self.living.add_order(record)
             case "switch" | "reform":

@@ -93,14 +93,14 @@ class Totals:
         self._pass_time(timeline.clock.moment_s(record), living)
         self._is_stale |= kind not in STILL
         match kind:
-            case "job_started":
-                self._workers = whole(record.get("workers_per_replica"), 1)
-                self.num_starts += 1
-            case "commit":
+            case "commit":  # most are
                 if (took_s := seconds(record.get("step_s"))) is not None:
                     self.steps.note(took_s)
                     self._divide(took_s, parts_of(record))
                 self.committed_at = float(record.get("at") or 0.0)
+            case "job_started":
+                self._workers = whole(record.get("workers_per_replica"), 1)
+                self.num_starts += 1
             case "saved" if (took_s := seconds(record.get("seconds"))) is not None:
                 self.saves.note(took_s)
             case "pool":
@@ -108,8 +108,7 @@ class Totals:
             case "end_job" | "job_ended":
                 self.is_queued = False
             case _:
-                pass
-        self._count(kind, record)
+                self._count(kind, record)
 
     def _divide(self, took_s: float, parts: tuple[float, ...]) -> None:
         if parts:

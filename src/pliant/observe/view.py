@@ -86,14 +86,14 @@ class LogView:
         """
         if self._history is None:
             self._history = snapshotted(self._log)
-        history, begins = self._history, self._history.position
+        history, told, begins = self._history, self._told, self._history.position
         for after, record in follow(self._log, self._position):
             if not self._position and record.get("kind") == CONTINUED:
                 for each in carried_by(record):
-                    self._told.add(each, 0)
+                    told.add(each, 0)
                     if not begins:
                         history.add(each)
-            self._told.add(record, self._position)
+            told.add(record, self._position)
             self._position = after
             if after > begins:
                 history.add(record)
