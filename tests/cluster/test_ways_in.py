@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.cluster.api import Object
-from tests.cluster.bodies import elastic_job
+from tests.cluster.bodies import elastic_job, workload
 from tests.cluster.cluster import Cluster
 from tests.cluster.test_queues import set_quota, with_checkpoints
 from tests.cluster.test_scenario import PATIENCE_S, audit, ended, trains_with
@@ -49,7 +49,7 @@ def grow_lose_and_shrink(cluster: Cluster, team: str) -> None:
     cluster.pod(f"{job}-x1-0").die()
     trains_with(cluster, job, 2)
     trains_with(cluster, job, 3)
-    set_quota(cluster, team, 2)
+    cluster.apply(workload(team, team, "urgent", 1, priority=500))
     trains_with(cluster, job, 2)
 
 
