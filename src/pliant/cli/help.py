@@ -1,8 +1,9 @@
 """What helps who types: help pages, the pages of the documentation, and what a shell completes.
 
 Owns that a list of commands says the whole of each sentence, however narrow the terminal is, and
-nothing of a program's types; where the documentation lies (beside the package in a wheel, in
-``docs`` of a checkout); and where names to complete are found.  The scripts for shells are Typer's.
+nothing of a program's types; that no option is given twice; where the documentation lies (beside
+the package in a wheel, in ``docs`` of a checkout); and where names to complete are found.  The
+scripts for shells are Typer's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import inspect
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +71,31 @@ class CommandGroup(TyperGroup):
         for param in command.params if command is not None else ():
             if param.param_type_name == "argument":  # an instance's: newer typers ask it for help
                 vars(param)["display_type_rich"] = _no_type
+        if command is not None and "make_parser" not in vars(command):
+            vars(command)["make_parser"] = partial(_parser, command.make_parser)
         return command
+
+
+def _parser(make: Callable[[Any], Any], ctx: Any) -> Any:
+    """Return a command's parser, which refuses what it would drop: all but the last of a value."""
+    parser = make(ctx)
+    parse = parser.parse_args
+
+    def parse_args(args: list[str]) -> Any:
+        found = parse(args=args)
+        for param in found[2]:
+            takes_one = param.param_type_name == "option" and not (
+                param.multiple or param.is_flag or param.count
+            )
+            if takes_one and found[2].count(param) > 1:
+                raise ConfigError(
+                    f"{param.opts[-1]} is given more than once: give it once, with commas if it "
+                    "takes several values"
+                )
+        return found
+
+    parser.parse_args = parse_args
+    return parser
 
 
 def _no_type(ctx: Any) -> str:
