@@ -61,6 +61,9 @@ class Answer(TypedDict, total=False):
     target_replicas: int | None
     """Of a job: how many replicas it is to have now."""
 
+    step: int
+    """Of a checkpoint that was asked for: committed steps that it has at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
@@ -281,7 +284,7 @@ class Job(_Asked):
     def scale(self, target: int) -> Answer:
         """Ask for a number of replicas; the job resizes while it trains.
 
-        This and the next five raise ConfigError with the job's reason where it declines.
+        This and the next six raise ConfigError with the job's reason where it declines.
         """
         return self._request("POST", "scale", {"target": target})
 
@@ -292,6 +295,13 @@ class Job(_Asked):
     def kill(self, replica: str) -> Answer:
         """Kill a replica as a fault would; it is replaced under a new name."""
         return self._request("POST", f"replicas/{replica}/kill", {})
+
+    def checkpoint(self) -> Answer:
+        """Save a checkpoint of the next step boundary; ``step`` of the answer says which.
+
+        The field ``checkpoint`` of the status names it once it is durable.
+        """
+        return self._request("POST", "checkpoint", {})
 
     def stop(self, *, now: bool = False) -> Answer:
         """Stop at the next step boundary; ``now``: at once, and nothing is saved."""

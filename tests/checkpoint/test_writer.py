@@ -137,7 +137,7 @@ def test_who_comes_to_lead_saves_unless_it_knows_that_the_last_was_published(
         made.begin(snapshot(500, rank=rank, size=size), is_needed=False)
         assert settled(made)
 
-        assert made.is_due(501) is is_due
+        assert made.is_due(501, -1) is is_due
 
 
 def test_a_mistake_outside_of_a_save_does_not_end_all_saving(tmp_path: Path) -> None:

@@ -61,6 +61,16 @@ def test_a_state_that_is_durable_is_never_saved_again(interval: Interval) -> Non
     assert not is_due(interval, progress, 7, now_s=math.inf)
 
 
+def test_what_is_asked_for_is_saved_once_unless_the_storage_refuses() -> None:
+    every = parse_interval("1000steps")
+    known = Progress(began_s=0.0, kept=5, kept_at_s=0.0)
+
+    assert is_due(every, known, 8, now_s=1.0, asked_after=7)
+    assert is_due(every, replace(known, kept=7), 8, now_s=1.0, asked_after=7)
+    assert not is_due(every, replace(known, kept=8), 9, now_s=1.0, asked_after=7)
+    assert not is_due(every, replace(known, retry_at_s=2.0), 8, now_s=1.0, asked_after=7)
+
+
 def test_a_failure_is_tried_again_later_and_later_but_never_given_up() -> None:
     progress, waits, now_s = START, [], 0.0
     for _ in range(10):

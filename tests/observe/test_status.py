@@ -40,6 +40,7 @@ DOCUMENTED = {
     "warnings",
     "checkpoint",
     "checkpoint_failure",
+    "checkpoint_asked",
     "pool",
     "restored",
     "loss",

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tests.processes import elastic
 from tests.processes.elastic import DEADLINE_S, Outcome
-from tests.processes.launching import RunningJob, running
+from tests.processes.launching import RunningJob, environment, running
 
 from pliant.checkpoint.catalogue import verify
 from pliant.checkpoint.store.directory import LocalStorage
@@ -104,6 +104,24 @@ def exchange(one: Path, other: Path) -> None:
     names = os.fsencode(one), os.fsencode(other)
     if ctypes.CDLL(None, use_errno=True).renameat2(here, names[0], here, names[1], at_once):
         raise OSError(ctypes.get_errno(), "renameat2")
+
+
+def test_a_checkpoint_now_is_saved_proved_and_named(tmp_path: Path) -> None:
+    said = tmp_path / "now.txt"
+
+    def play(job: RunningJob) -> None:
+        job.wait_for_steps(3)
+        words = ("-m", "pliant", "checkpoint", "now", "--json")
+        asked = job.stage.start(*words, out=said, environment=environment(job.directory))
+        assert asked.wait(DEADLINE_S) == 0, said.read_text()
+
+    job = live_until_over(tmp_path, "gpt", play, replicas=2, every="1000000steps")
+
+    found = json.loads(said.read_text())
+    first, *_ = job.records("saved")
+    assert (found["committed"], found["verified"]) == (first["committed"], True)
+    assert found["place"] == str(tmp_path / "kept" / first["checkpoint"])
+    assert found["committed"] < job.records("commit")[-1]["step"], "it trained on"
 
 
 def suspend(job: RunningJob, after: int) -> None:

@@ -18,6 +18,8 @@ from tests.processes.apart import ApartJob, apart
 from tests.processes.elastic import Outcome, scale, wait_for_members, wait_for_switch
 from tests.processes.memory_group import memory_group
 
+from pliant.checkpoint.catalogue import verify
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.observe.audit import audit_run
 from pliant.observe.status import board_of
 
@@ -132,6 +134,43 @@ def test_a_coordinator_that_the_kernel_kills_is_followed_by_one_that_tells(
     why = "killed a process beside it for want of memory" if memory else "it was killed"
     assert said[0].startswith(f"process {first}, which coordinated this job before, ended")
     assert why in said[0]
+
+
+def test_a_checkpoint_that_was_asked_for_comes_or_is_said_not_to_have_come(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with training(tmp_path, "--checkpoint", kept, "--every", "1000000steps") as job:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        step = ask_for_checkpoint(job)
+        job.wait_for(lambda: saved_since(job, step), "it is saved")
+
+        job.roads["here"].cut()  # nobody hears of the next one
+        step = ask_for_checkpoint(job)
+        assert status_of(job)["checkpoint_asked"]["step"] == step
+        job.kill_coordinator()
+        job.coordinate()
+        job.roads["here"].mend()
+        job.wait_for(lambda: who_registered(job) == {"r1", "r2"}, "both say where they stand")
+        missing = f"the checkpoint that was asked for at step {step} had not come"
+        assert [r for r in job.records("note") if missing in r["text"]]
+        assert status_of(job)["checkpoint_asked"] is None
+        assert not saved_since(job, step)
+        job.wait_for(lambda: ask_for_checkpoint(job, is_sure=False), "it can be asked again")
+        (found,) = job.wait_for(lambda: saved_since(job, step), "it is saved")
+        assert verify(LocalStorage(str(kept)), found["checkpoint"]).is_sound
+        assert found["place"] == str(kept / found["checkpoint"])
+
+
+def ask_for_checkpoint(job: ApartJob, *, is_sure: bool = True) -> int:
+    """Return the step that the job promises; 0: it refuses, and may."""
+    with job.client() as client:
+        said = client.post("/v1/checkpoint")
+    assert said.status_code == 202 or not is_sure, said.text
+    return int(said.json().get("step", 0))
+
+
+def saved_since(job: ApartJob, step: int) -> list[Any]:
+    return [one for one in job.records("saved") if one["committed"] >= step]
 
 
 def test_who_dies_while_no_coordinator_lives_is_replaced(tmp_path: Path) -> None:

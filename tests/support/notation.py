@@ -25,10 +25,12 @@ from pliant.core.commands import (
     Reform,
     Release,
     RollCall,
+    SaveNow,
     SkipCalls,
     StartReplica,
     Stop,
     Switch,
+    type_name,
 )
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings, Ready
@@ -316,6 +318,7 @@ _VERBS = {
         "",
         (_option("now", _YES, of="at_once"), _option("pressed", _YES, of="is_pressed")),
     ),
+    "checkpoint": _Verb(events.CheckpointRequested, {}),
     "suspend": _Verb(
         events.SuspendRequested, {}, "", (_REASON, _option("notice_s", _or_none(_SECONDS)))
     ),
@@ -513,12 +516,10 @@ def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> s
             return f"look {','.join(to)}"
         case Dismiss(to=to, reason=reason):
             return f"dismiss {','.join(to)}: {reason}"
-        case Release(to=to):
-            return f"release {','.join(to)}"
-        case Stop(to=to):
-            return f"stop {','.join(to)}"
-        case RollCall(to=to):
-            return f"roll-call {','.join(to)}"
+        case Release(to=to) | Stop(to=to) | RollCall(to=to):
+            return f"{type_name(type(command)).replace('_', '-')} {','.join(to)}"
+        case SaveNow(to=to, after=after):
+            return f"save {','.join(to)} after={after}"
         case Publish(to=to, checkpoint=checkpoint):
             return f"publish {checkpoint} by {','.join(to)}"
         case EndJob(exit_code=exit_code, reason=reason):

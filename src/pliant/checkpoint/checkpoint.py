@@ -164,9 +164,9 @@ class Checkpoint:
             self._channel.resumed(f"{origin.beginning(manifest, place)}{caution}")
         return StoredReader(self._storage, name)
 
-    def is_due(self, committed: int) -> bool:
+    def is_due(self, committed: int, asked_after: int) -> bool:
         """Whether the boundary after so many steps is to be saved."""
-        return self._open().is_due(committed)
+        return self._open().is_due(committed, asked_after)
 
     def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
         """Copy this replica's share and write it in the background."""

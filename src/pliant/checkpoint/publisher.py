@@ -204,6 +204,7 @@ class CheckpointPublisher:
             lineage=snapshot.lineage,
             calls=snapshot.calls,
             seconds=time.monotonic() - save.taken_s,
+            place=self.storage.place(save.name),
         )
         save.durable.set()
 

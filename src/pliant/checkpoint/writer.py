@@ -106,7 +106,7 @@ class Writer:
 
     # --- main thread ------------------------------------------------------------------
 
-    def is_due(self, committed: int) -> bool:
+    def is_due(self, committed: int, asked_after: int) -> bool:
         """Whether the boundary after so many steps is to be saved; asked once a step."""
         now_s = time.monotonic()
         with self._changed:
@@ -120,7 +120,11 @@ class Writer:
                 self._is_unproved = False
                 self._progress = replace(self._progress, is_owed=True)
             return not is_saving and durability.is_due(
-                self._options.interval, self._progress, committed, now_s=now_s
+                self._options.interval,
+                self._progress,
+                committed,
+                asked_after=asked_after,
+                now_s=now_s,
             )
 
     def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:

@@ -1,4 +1,4 @@
-"""``pliant checkpoint ...``: look at checkpoints, prove them whole, take them elsewhere.
+"""``pliant checkpoint ...``: save one now, look at them, prove them whole, take them elsewhere.
 
 Owns what people type and read.  Knows nothing of formats; the room ``checkpoint`` does, which needs
 torch and is imported by the command that uses it.
@@ -12,18 +12,21 @@ torch and is imported by the command that uses it.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.table import Table
 
-from pliant.cli.arguments import Json
+from pliant import client
+from pliant.cli.arguments import Job, Json
 from pliant.cli.help import CommandGroup, argument, option
 from pliant.cli.terminal import complain, draw, print_json, say
+from pliant.cli.which_job import JobPlace, from_any_host, the_job
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, ConfigError
 from pliant.core.text import counted
 from pliant.machine.named_modules import ENGINE_PACKAGES, lacking_engine
@@ -32,12 +35,15 @@ if TYPE_CHECKING:
     from pliant.checkpoint.dcp.read import StoredCheckpoint
     from pliant.checkpoint.store.base import Storage, StorageOptions
 
+LOOK_S = 0.2
+"""Between two looks whether a checkpoint has come, in seconds."""
+
 app = typer.Typer(
     name="checkpoint",
     cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, verify, prune and export checkpoints.",
+    help="Save, list, verify, prune and export checkpoints.",
 )
 
 Root = Annotated[str, argument("PLACE", "Directory or URL that holds checkpoints.")]
@@ -238,6 +244,70 @@ def export(
     for name, holder in done.tied.items():
         say(f"  {name} is tied to {holder}, and is written once")
     return EXIT_OK
+
+
+@app.command("now")
+@from_any_host
+def save_now(job: Job = None, as_json: Json = False) -> int:
+    """Save a checkpoint at the next step boundary of a running job.
+
+    The job trains on meanwhile.  Waits until the checkpoint is there, and reads every byte of it if
+    it can be read from here.  Exits with 1 if none comes.
+    """
+    asked = the_job(cast(JobPlace, job))
+    step = asked.checkpoint()["step"]
+    kept, why = _awaited(asked, step)
+    if kept is None:
+        return complain(f"no checkpoint of step {step} or later: {why}", EXIT_FAILED)
+    damage, unread = _proved(str(kept["place"] or ""))
+    shown = str(kept["place"] or kept["name"])
+    if as_json:
+        print_json({**kept, "verified": None if unread else not damage, "damage": damage})
+    elif damage:
+        say("\n".join([*damage, f"{shown} is damaged"]))
+    elif unread:
+        say(f"{shown}: step {kept['committed']}, saved; not verified from here: {unread}")
+    else:
+        say(f"{shown}: step {kept['committed']}, saved; every digest matches")
+    return EXIT_FAILED if damage else EXIT_OK
+
+
+def _awaited(job: client.Job, step: int) -> tuple[dict[str, Any] | None, str]:
+    """Wait for a checkpoint of so many steps; return it, or why none comes."""
+    pause = threading.Event()
+    while True:
+        try:
+            found = job.status()
+        except ConfigError as error:
+            return None, f"{error}; whether it was saved is not known"
+        kept, failure, asked = (
+            found[name] for name in ("checkpoint", "checkpoint_failure", "checkpoint_asked")
+        )
+        if kept is not None and kept["committed"] >= step:
+            return kept, ""
+        if found["exit_code"] is not None or found["state"] in client.GONE:
+            return None, f"the job is {found['state']}"
+        if asked is None:
+            return None, "the request was lost with a coordinator or with the state; ask again"
+        if failure is not None and failure["at"] >= asked["at"]:
+            again = f"; the job tries again in {failure['retry_s']:g} s" * bool(failure["retry_s"])
+            return None, f"{failure['reason']}{again}"
+        pause.wait(LOOK_S)
+
+
+def _proved(place: str) -> tuple[list[str], str]:
+    """Read a whole checkpoint; return what is damaged, and why it could not be read if so."""
+    from pliant.checkpoint.failures import StorageError  # without torch
+
+    try:
+        from pliant.checkpoint.catalogue import verify as verified
+
+        storage, name = _resolved(place, None)
+        return list(verified(storage, name, trust=False).damage), ""
+    except (ConfigError, StorageError) as error:
+        return [], str(error)
+    except ModuleNotFoundError as error:
+        return [], f"{error.name} is not installed here"
 
 
 def _options(given: list[str] | None) -> StorageOptions:

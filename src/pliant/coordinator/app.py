@@ -8,7 +8,7 @@ an event, and the answer is the core's own.
     GET  /v1/demand                                         what the outside is to give it
     POST /v1/nodes/{n}/leave                                the outside takes a node back: 202
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
-    POST /v1/scale  /v1/stop  /v1/suspend  /v1/replicas/{r}/drain|kill
+    POST /v1/scale  /v1/checkpoint  /v1/stop  /v1/suspend  /v1/replicas/{r}/drain|kill
                                                             requests: 202, or 409 with the reason
     GET  /v1/view  /v1/changes                              what the page shows
     GET  /v1/logs  /v1/audit                                the files of the run
@@ -72,6 +72,13 @@ class Accepted(BaseModel):
     target_replicas: int | None
     reason: str
     """Why the job now has the size it has."""
+
+
+class CheckpointComes(Accepted):
+    """That a checkpoint will be saved."""
+
+    step: int
+    """Committed steps that it has at least; the field ``checkpoint`` of the status names it."""
 
 
 class StopBody(BaseModel):
@@ -222,6 +229,14 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
         return await _request(
             driver, events.PolicySet(policy=policy, said=changes_in_words(changes))
         )
+
+    @people.post("/checkpoint", status_code=202)
+    async def save() -> CheckpointComes:
+        """Save a checkpoint of the next step boundary; the job trains on."""
+        said = await _request(driver, events.CheckpointRequested())
+        after = driver.core.state.checkpoints.asked_after
+        step = driver.core.state.membership.committed if after is None else after + 1
+        return CheckpointComes(step=step, **said.model_dump())
 
     @people.post("/stop", status_code=202)
     async def stop(body: StopBody | None = None) -> Accepted:

@@ -110,6 +110,15 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveNow:
+    """Propose to save the next boundary, unless a checkpoint of a later one than this is there."""
+
+    to: tuple[ReplicaId, ...]
+    after: int
+    """Committed steps when someone asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """The checkpoint that you asked about is still this job's: publish it."""
 
@@ -141,6 +150,7 @@ Command = (
     | Dismiss
     | Release
     | Stop
+    | SaveNow
     | Publish
     | EndJob
 )

@@ -91,11 +91,16 @@ def parse_interval(text: str) -> Interval:
     )
 
 
-def is_due(interval: Interval, progress: Progress, committed: int, *, now_s: float) -> bool:
-    """Whether the state after ``committed`` steps is to be saved.  Pure."""
+def is_due(
+    interval: Interval, progress: Progress, committed: int, *, now_s: float, asked_after: int = -1
+) -> bool:
+    """Whether the state after ``committed`` steps is to be saved.  Pure.
+
+    ``asked_after``: someone wants a checkpoint of more steps than this; -1: nobody does.
+    """
     if committed <= progress.kept or now_s < progress.retry_at_s:
         return False
-    if progress.is_owed or progress.failures:
+    if progress.is_owed or progress.failures or progress.kept <= asked_after:
         return True
     if interval.steps is not None:
         return committed // interval.steps > progress.kept // interval.steps

@@ -173,6 +173,9 @@ class Saved:
     seconds: float = 0.0
     """From its snapshot until it was durable."""
 
+    place: str = ""
+    """Directory or URL that it is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -409,6 +412,11 @@ class KillRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested:
+    """Someone wants a checkpoint now: of the next step boundary that can be saved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """Someone wants the job to stop: at the next step boundary, or at once and without saving."""
 
@@ -452,6 +460,7 @@ class Reclaimed:
 
 PeopleEvent = (
     Scaled
+    | CheckpointRequested
     | PolicySet
     | DrainRequested
     | KillRequested

@@ -50,7 +50,7 @@ from pliant.observe.runs import KnownRun, known_runs, run_in
 from pliant.observe.status import Board
 from pliant.observe.view import LogView
 
-VERBS = re.compile(r"scale|stop|suspend|policy|replicas/[^/]+/(drain|kill)")
+VERBS = re.compile(r"scale|checkpoint|stop|suspend|policy|replicas/[^/]+/(drain|kill)")
 """What is passed on to the coordinator of a run."""
 
 LOOKS_APART = 10

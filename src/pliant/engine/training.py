@@ -429,7 +429,9 @@ class Training:
             alike=self.comparison.alike,
             is_verified=bool(self.verify_every),
         )
-        is_due = self.membership.leads and self.saver.is_due(self.membership.member)
+        is_due = self.membership.leads and self.saver.is_due(
+            self.membership.member, self.membership.asked_after
+        )
         voted_s = time.monotonic()
         (vote_us, behind_us), self._behind_us = self._behind_us, (0, 0)
         times = MemberTimes(

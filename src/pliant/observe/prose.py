@@ -30,9 +30,11 @@ AGAIN = "Ctrl-C again ends the job at once, and saves nothing more"
 THE_SCRIPT = "the script "
 """How a detail begins that is a sentence of its own, and no exception."""
 
-NOTED = re.compile(r"node \S+ (leaves, and|starts nothing more until) ")
-"""How a note of the core begins that tells what becomes of a state which nobody else has, or why
-nobody joins."""
+NOTED = re.compile(
+    r"node \S+ (leaves, and|starts nothing more until) |the checkpoint that was asked for "
+)
+"""How a note begins that tells what becomes of a state which nobody else has, why nobody joins, or
+that what was asked for may not come."""
 
 EXITS = {
     "finished": "finished",
@@ -181,6 +183,7 @@ def _declined(record: Record, who: str) -> str:
     what = {
         "scaled": f"scale to {asked.get('target')}",
         "policy_set": "change the policy",
+        "checkpoint_requested": "save a checkpoint now",
         "drain_requested": f"drain {name}",
         "kill_requested": f"kill {name}",
         "stop_requested": "stop",
@@ -198,6 +201,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "dismiss": lambda r, who: f"{_names(r.get('to'))} must leave: {r.get('reason')}",
     "scaled": lambda r, who: f"asked for {counted(r.get('target'), 'replica')}",
     "policy_set": lambda r, who: f"asked for another policy: {r.get('said') or 'no word of it'}",
+    "checkpoint_requested": lambda r, who: "asked for a checkpoint now",
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
     "stop_requested": lambda r, who: "ending at once" if r.get("at_once") else STOPPING,

@@ -86,6 +86,9 @@ class Board:
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
     checkpoint_failures: int = 0
+    checkpoint_asked: dict[str, Any] | None = None
+    """Someone wants one now, which is not there yet."""
+
     is_durable: bool = False
     """The script keeps checkpoints, though there may be none yet."""
 
@@ -125,7 +128,7 @@ class Board:
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "node_joined" | "node_lost":
                 self._node_record(record)
-            case "saved" | "save_failed" | "suspend_requested":
+            case "saved" | "save_failed" | "save_now" | "suspend_requested":
                 self._durable_record(record)
             case "prepare" | "dismiss":
                 self.living.add_order(record)
@@ -226,6 +229,7 @@ class Board:
             "events": [event_json(one) for one in self.timeline.resizes(RECENT_EVENTS)],
             "checkpoint": self.checkpoint,
             "checkpoint_failure": self.checkpoint_failure,
+            "checkpoint_asked": self.checkpoint_asked,
             "restored": self.restored,
             "decision": self.decision,
             "apart": self.apart,
@@ -268,14 +272,14 @@ class Board:
         """A resumed job: what is known of its steps and checkpoints stays, its processes do not."""
         self.living = LivingReplicas()
         self._recent.clear()
-        self.exit_code = self.reason = self.pool = self.told_by = None
+        self.exit_code = self.reason = self.pool = self.told_by = self.checkpoint_asked = None
         self.forget_doubts()
         self.stopping = self.suspending = False
 
     def _follow(self, record: Record) -> None:
         """Another coordinator: replicas count again once their agent has said that they live."""
         self.living.follow()
-        self.exit_code = self.reason = None
+        self.exit_code = self.reason = self.checkpoint_asked = None
         self.forget_doubts()  # it finds them out anew
         self.about = self.about | record
 
@@ -290,12 +294,18 @@ class Board:
             case "saved":
                 if whole(record.get("committed")) is not None:
                     kept = {"name": record.get("checkpoint"), "at": record.get("at") or 0.0}
-                    self.checkpoint = kept | _chosen(record, "committed", "seconds")
+                    self.checkpoint = kept | _chosen(record, "committed", "seconds", "place")
                     self.checkpoint_failure = None
+                    asked = self.checkpoint_asked
+                    if asked is not None and self.checkpoint["committed"] >= asked["step"]:
+                        self.checkpoint_asked = None
             case "save_failed":
                 self.is_durable = True
                 self.checkpoint_failures += 1
                 self.checkpoint_failure = _chosen(record, "reason", "at", "retry_s")
+            case "save_now":
+                step = whole(record.get("after"), 0) + 1
+                self.checkpoint_asked = {"step": step, "at": record.get("at")}
             case _:
                 self.stopping = self.suspending = True
 
@@ -308,6 +318,7 @@ class Board:
         if restore == self.restored:
             return
         self.restored = restore
+        self.checkpoint_asked = None
         self.restores += 1
         self.committed = whole(restore.get("committed"), self.committed)
         self._recent.clear()

@@ -32,6 +32,7 @@ CAUSES = {
 PEOPLE = {
     "scaled": "scale",
     "policy_set": "policy",
+    "checkpoint_requested": "checkpoint",
     "drain_requested": "drain",
     "kill_requested": "kill",
     "stop_requested": "stop",

@@ -45,7 +45,15 @@ MOST_LETTERS = 300
 HEADLINE = (
     *("job", "state", "generation", "step", "total_steps", "num_slots", "target_replicas"),
     *("min_replicas", "max_replicas", "loss", "samples_per_s", "median_step_s", "eta_s"),
-    *("steps_lost", "checkpoint", "checkpoint_failure", "restored", "pool", "nonfinite"),
+    *(
+        "steps_lost",
+        "checkpoint",
+        "checkpoint_failure",
+        "checkpoint_asked",
+        "restored",
+        "pool",
+        "nonfinite",
+    ),
     *("exit_code", "reason", "workers_per_replica", "mode"),
 )
 """Fields of the status that a view has as well."""

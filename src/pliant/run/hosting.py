@@ -254,10 +254,10 @@ async def hosted(
                 also=_inside(config),
             )
             async with found:
-                said = _end_of_the_last(driver.board)
+                said = (_end_of_the_last(driver.board), _left_unanswered(driver.board))
                 _log_start(log, config, url, follows=follows, room=room)
-                if said is not None:
-                    log.write("note", text=said)
+                for text in filter(None, said):
+                    log.write("note", text=text)
                 if not is_apart:
                     yield host
                     return
@@ -430,6 +430,16 @@ def _end_of_the_last(board: Board) -> str | None:
         return None
     why = why_gone(board) or "it was killed, or its machine was"
     return f"process {mark.pid}, which coordinated this job before, ended without a word: {why}"
+
+
+def _left_unanswered(board: Board) -> str | None:
+    """Say which request the coordinator before has taken, and may not have passed on."""
+    if board.checkpoint_asked is None or board.exit_code is not None:
+        return None
+    return (
+        f"the checkpoint that was asked for at step {board.checkpoint_asked['step']} had not come "
+        "when this coordinator began; ask again unless it comes"
+    )
 
 
 def _log_start(

@@ -49,6 +49,7 @@ from pliant.core.commands import (
     Reform,
     Release,
     RollCall,
+    SaveNow,
     SkipCalls,
     StartReplica,
     Stop,
@@ -94,6 +95,7 @@ WorkerCommand = (
     | SkipCalls
     | ListCheckpoints
     | Stop
+    | SaveNow
     | RollCall
 )
 
@@ -227,7 +229,7 @@ def check_command(
                     check_holder(universe, world, name)
         case Publish():
             check_publish(universe, world, command)
-        case SkipCalls() | ListCheckpoints() | Stop() | RollCall():
+        case SkipCalls() | ListCheckpoints() | Stop() | SaveNow() | RollCall():
             pass
         case _:
             assert_never(command)

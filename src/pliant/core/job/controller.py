@@ -212,16 +212,14 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
             requests.on_scaled(tx, target)
         case events.PolicySet():
             requests.on_policy_set(tx, event)
+        case events.CheckpointRequested():
+            requests.on_checkpoint(tx)
         case events.DrainRequested():
             requests.on_drain(tx, event)
         case events.KillRequested(replica=name):
             requests.on_kill(tx, name)
-        case events.StopRequested(at_once=True):
-            lifecycle.stop_at_once(tx)
-        case events.StopRequested(is_pressed=is_pressed):
-            lifecycle.stop(tx, StopKind.STOP)
-            if is_pressed:
-                lifecycle.press(tx)
+        case events.StopRequested():
+            _stop(tx, event)
         case events.SuspendRequested(reason=reason, notice_s=notice_s):
             lifecycle.suspend(tx, reason)
             if notice_s is not None:
@@ -232,6 +230,15 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
             requests.on_reclaimed(tx, names, notice_s)
         case _:
             assert_never(event)
+
+
+def _stop(tx: Transaction, event: events.StopRequested) -> None:
+    if event.at_once:
+        lifecycle.stop_at_once(tx)
+        return
+    lifecycle.stop(tx, StopKind.STOP)
+    if event.is_pressed:
+        lifecycle.press(tx)
 
 
 # --- what follows from the state ---------------------------------------------------------

@@ -374,6 +374,9 @@ def _start_over(tx: Transaction, why: str) -> None:
     """Let everybody go who has trained, and wait for spares to begin again with."""
     where = "to the newest checkpoint that is found" if is_durable(tx.job) else "to the beginning"
     tx.notes.append(f"{why}; going back {where}")
+    if tx.job.checkpoints.asked_after is not None:
+        tx.job.checkpoints = replace(tx.job.checkpoints, asked_after=None)
+        tx.notes.append("the checkpoint that was asked for did not come about; ask again")
     tx.enter(JobPhase.STARTING, JobPhaseCause.STATE_LOST)
     is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
     tx.job.start = replace(

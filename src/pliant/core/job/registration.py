@@ -13,8 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pliant.core.commands import Command, EndReplica, ListCheckpoints, RollCall, StartReplica, Stop
+from pliant.core.commands import (
+    Command,
+    EndReplica,
+    ListCheckpoints,
+    RollCall,
+    SaveNow,
+    StartReplica,
+    Stop,
+)
 from pliant.core.events import (
+    CheckpointRequested,
     DiedTogether,
     DrainRequested,
     Event,
@@ -127,6 +136,10 @@ def on_running(tx: Transaction, event: Running) -> None:
         present = here.intersection(members(job.membership))
         if present:
             tx.again.append(Stop(to=tuple(sorted(present, key=age))))
+    if (after := job.checkpoints.asked_after) is not None:
+        training = here.intersection(members(job.membership))
+        if training:
+            tx.again.append(SaveNow(to=tuple(sorted(training, key=age)), after=after))
 
 
 def _orders_so_far(
@@ -185,7 +198,7 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             )
         case Registered(replica=name):
             _register(tx, event)
-        case Scaled() | PolicySet() | DrainRequested() | KillRequested():
+        case Scaled() | PolicySet() | CheckpointRequested() | DrainRequested() | KillRequested():
             tx.decline("the coordinator has just started again; ask once more in a few seconds")
         case StopRequested(at_once=True):
             stop_at_once(tx)

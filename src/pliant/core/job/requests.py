@@ -10,17 +10,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.core import events
+from pliant.core.commands import SaveNow
 from pliant.core.job import lifecycle, replicas, sizing
 from pliant.core.job.state import (
     JobPhase,
     ReplicaState,
     free_devices,
+    is_durable,
+    is_held,
+    is_kept,
     is_member,
     live,
     trainers,
 )
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause
+from pliant.core.membership.state import members
 from pliant.core.policy.decide import objection
 from pliant.core.values import ReplicaId
 
@@ -50,6 +55,30 @@ def on_policy_set(tx: Transaction, event: events.PolicySet) -> None:
     if not _is_too_late(tx):
         tx.job.nodes = replace(tx.job.nodes, held=frozenset())
         sizing.set_policy(tx, event)
+
+
+def on_checkpoint(tx: Transaction) -> None:
+    """Have the members propose to save the boundary that comes next, if they can."""
+    job, present = tx.job, members(tx.job.membership)
+    if _is_too_late(tx):
+        return
+    if tx.settings.is_restarting:
+        tx.decline("its script is started again at each change and saves by itself, unasked")
+    elif not present or job.phase is JobPhase.STARTING:
+        tx.decline("no replica trains yet; ask again once a step is done")
+    elif not is_durable(job):
+        tx.decline("its script keeps no checkpoints; name a place for them in its Session")
+    elif is_held(job):
+        kept = "is in a checkpoint" if is_kept(job) else "is being saved"
+        tx.decline(
+            f"too few replicas are left, so no step ends; what they have, of step "
+            f"{job.membership.committed}, {kept}"
+        )
+    else:
+        count = job.membership.committed
+        tx.job.checkpoints = replace(job.checkpoints, asked_after=count)
+        tx.commands.append(SaveNow(to=present, after=count))
+        tx.notes.append(f"a checkpoint of step {count + 1}, or of one soon after it, is saved")
 
 
 def on_drain(tx: Transaction, event: events.DrainRequested) -> None:

@@ -47,7 +47,10 @@ def saved(known: Checkpoints, event: Saved) -> Checkpoints:
         name=event.checkpoint, committed=event.committed, lineage=event.lineage, calls=event.calls
     )
     kept = sorted({*known.saved, found}, key=_age)[-MAX_SAVED:]
-    return replace(known, saved=tuple(kept), exist=True)
+    after = known.asked_after
+    is_it = after is not None and event.committed > after
+    asked_after = None if is_it else after
+    return replace(known, saved=tuple(kept), exist=True, asked_after=asked_after)
 
 
 def look_anew(job: Job) -> tuple[Checkpoints, tuple[Command, ...]]:

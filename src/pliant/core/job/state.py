@@ -403,6 +403,9 @@ class Checkpoints:
     outdated: frozenset[ReplicaId] = frozenset()
     """Replicas on their way that must look anew: what they said is older than the loss."""
 
+    asked_after: int | None = None
+    """Someone wants a checkpoint of more committed steps than this, which is not there yet."""
+
     looks: int = 0
     """How often this coordinator has had the waiting replicas look anew."""
 

@@ -76,6 +76,7 @@ export class JobPage {
     const button = (label, act, kind) => el("button", {type: "button", class: kind, onclick: act}, label);
     this.target = el("input", {type: "number", min: 1, "aria-label": "Replicas wanted"});
     this.running = el("div", {class: "row"}, this.target, button("Scale", () => this.scale()), button("Policy\u2026", () => this.policy()),
+      button("Checkpoint now", () => this.save()),
       el("span", {class: "push"}), button("Suspend", () => this.suspend()), button("Stop", () => this.stop(), "danger"));
     this.ended = el("div", {class: "row"}, button("Resume", () => this.act("Resume the run from its newest checkpoint?", [], "Resume", "resume", {})));
     this.running.hidden = this.ended.hidden = true;
@@ -177,8 +178,9 @@ export class JobPage {
     const last = this.view.decisions.at(-1);
     const why = is_over ? line.reason : last ? `${last.reason}${last.would_change ? `; changes with ${last.would_change}` : ""}` : "";
     text(this.why, why || "\u00a0");
+    const asked = line.checkpoint_asked ? [`a checkpoint of step ${line.checkpoint_asked.step} or later was asked for`] : [];
     const failing = line.checkpoint_failure ? [`no checkpoint: ${line.checkpoint_failure.reason}`] : [];
-    this.doubts.replaceChildren(...[...failing, ...line.doubts, ...line.warnings].map((said) => el("div", {class: "warn"}, said)));
+    this.doubts.replaceChildren(...[...failing, ...asked, ...line.doubts, ...line.warnings].map((said) => el("div", {class: "warn"}, said)));
     if (this.running) {
       this.running.hidden = is_over || ["stopping", "replayed"].includes(line.state);
       this.ended.hidden = !(this.canResume && line.is_resumable);
@@ -278,6 +280,8 @@ export class JobPage {
     const divides = this.view.headline.num_slots ? [`A step has ${this.view.headline.num_slots} micro-batches to share.`] : [];
     this.act(`Scale to ${counted(target, "replica")}?`, [`${counted(size, "replica")} train now, ${before ?? "none"} wanted.`, ...divides], "Scale", "scale", {target});
   }
+
+  save() { this.act("Save a checkpoint now?", ["Of the next step boundary; the job trains on meanwhile."], "Save", "checkpoint", {}); }
 
   suspend() { this.act("Suspend the job?", ["It stops at the next step boundary, with a checkpoint to go on from."], "Suspend", "suspend", {}); }
 

@@ -70,6 +70,7 @@ class Alone:
         self._ending = Ending.NONE
         self.leads = True
         self.place = (0, 1)
+        self.asked_after = -1
 
     def arrive(self, total: int = 0) -> bool:
         """Be a member; first go on from the newest checkpoint, in the call that it was taken in.

@@ -43,7 +43,7 @@ class LocalCheckpointChannel:
         return True
 
     def saved(
-        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float, place: str
     ) -> None:
         """Say nothing: the file is there to be seen."""
 
@@ -98,7 +98,7 @@ class CoordinatorCheckpointChannel:
         return False
 
     def saved(
-        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float, place: str
     ) -> None:
         """Tell the coordinator."""
         self._runtime.tell(
@@ -109,6 +109,7 @@ class CoordinatorCheckpointChannel:
                 checkpoint=name,
                 calls=calls,
                 seconds=seconds,
+                place=place,
             )
         )
 

@@ -99,6 +99,11 @@ class ElasticMembership:
         return self._runtime.member
 
     @property
+    def asked_after(self) -> int:
+        """Number of committed steps after which someone wants a checkpoint; -1: nobody does."""
+        return self._runtime.asked_after
+
+    @property
     def leads(self) -> bool:
         """Whether it is the first of those released with it; before, of its generation."""
         if self._slots.formed is None:

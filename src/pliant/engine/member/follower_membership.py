@@ -101,6 +101,7 @@ class FollowerMembership:
         self.member = Member(replica=context.replica)
         """As of worker 0, when it said something last."""
         self.leads = False
+        self.asked_after = -1
         self._formed: Formed | None = None
         self._handover = StateHandover(
             FollowerRuntime(now=lambda: self.member, fail=self._fail, received=self._receive),

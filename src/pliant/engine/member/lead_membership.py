@@ -54,6 +54,11 @@ class LeadMembership:
         return self._elastic.leads
 
     @property
+    def asked_after(self) -> int:
+        """Number of committed steps after which someone wants a checkpoint; -1: nobody does."""
+        return self._elastic.asked_after
+
+    @property
     def place(self) -> tuple[int, int]:
         """Rank of this replica in the generation it is in, and the number of its members.
 

@@ -165,6 +165,10 @@ class WorkerMembership(Protocol):
     def leads(self) -> bool:
         """Whether this replica is the first member of its generation."""
 
+    @property
+    def asked_after(self) -> int:
+        """Number of committed steps after which someone wants a checkpoint; -1: nobody does."""
+
     def arrive(self, total: int = 0) -> bool:
         """Be a member that holds state, or learn that this ``steps()`` call is over: False."""
 

@@ -87,6 +87,9 @@ class ProtocolRuntime:
         self._asked = self.looked = (NO_INCARNATION, 0)
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
+        self.asked_after = -1
+        """Someone wants a checkpoint of more committed steps than this; -1: nobody does."""
+
         self.is_register_gone = False
         """Whether only the lease tells by now whether a checkpoint may be published."""
 
@@ -369,6 +372,8 @@ class ProtocolRuntime:
                 )
             case commands.Stop():
                 return protocol.told_to_stop(member), ()
+            case commands.SaveNow(after=after):
+                self.asked_after = max(self.asked_after, after)
             case commands.SkipCalls(calls=calls):
                 self._fall_through = max(self._fall_through, calls)
             case commands.ListCheckpoints(number=number):

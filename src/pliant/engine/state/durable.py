@@ -122,9 +122,9 @@ class CheckpointChannel(Protocol):
         """Ask whether this lineage is still the job's; blocks until there is an answer."""
 
     def saved(
-        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float, place: str
     ) -> None:
-        """Tell that a checkpoint is durable, and how long that took from its snapshot."""
+        """Tell that a checkpoint is durable, where, and how long that took from its snapshot."""
 
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Tell that none could be written.
@@ -188,8 +188,11 @@ class Durability(Protocol):
     def reader(self, name: str) -> CheckpointReader:
         """Open one that was found."""
 
-    def is_due(self, committed: int) -> bool:
-        """Whether the boundary after so many steps is to be saved; asked of the leader."""
+    def is_due(self, committed: int, asked_after: int) -> bool:
+        """Whether the boundary after so many steps is to be saved; asked of the leader.
+
+        ``asked_after``: someone wants one of more steps than this; -1: nobody does.
+        """
 
     def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
         """Copy this replica's share and write it in the background.

@@ -108,9 +108,13 @@ class Saver:
             self.found = self._durability.find_anew()
         return self.found
 
-    def is_due(self, member: Member) -> bool:
-        """Whether the leader is to propose the boundary after the step being voted for."""
-        return self._durability is not None and self._durability.is_due(member.committed + 1)
+    def is_due(self, member: Member, asked_after: int) -> bool:
+        """Whether the leader is to propose the boundary after the step being voted for.
+
+        ``asked_after``: how many steps a checkpoint that is wanted now has more than.
+        """
+        kept = self._durability
+        return kept is not None and kept.is_due(member.committed + 1, asked_after)
 
     def save(self, member: Member, place: tuple[int, int], *, is_needed: bool) -> None:
         """Keep the state of this boundary, unless that is done or on its way.
