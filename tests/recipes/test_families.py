@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pliant.core.errors import ConfigError
-from pliant.recipes.estimate import estimate, workers_for
+from pliant.recipes.estimate import estimate
 from pliant.recipes.families import GEOMETRIES, GPT_OSS, LLAMA, geometry
 from pliant.spec.load import check
 from pliant.spec.recipe import SIZES, Recipe
@@ -54,15 +53,6 @@ def test_adapters_of_all_linear_layers_have_as_many_parameters_as_peft_says() ->
     found = estimate(recipe(model={"size": "8b"}, lora={"rank": 16}))
 
     assert found.trained == 41_943_040
-
-
-def test_fewer_bytes_are_needed_where_more_workers_share_the_model() -> None:
-    whole = recipe(model={"size": "8b", "precision": "bfloat16", "activationCheckpointing": True})
-
-    assert workers_for(whole, 64 * 2.0**30) == 2
-    assert workers_for(whole, 24 * 2.0**30) == 4
-    with pytest.raises(ConfigError, match="a micro-batch does not fit, however many workers"):
-        workers_for(whole, 1 * 2.0**30)
 
 
 def test_slots_say_how_many_replicas_have_something_to_do() -> None:

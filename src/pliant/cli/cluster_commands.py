@@ -19,8 +19,9 @@ from rich.text import Text
 from pliant.cli.arguments import Json
 from pliant.cli.cluster_jobs import CLUSTER_JOB, api_of, asked, refusal
 from pliant.cli.help import argument, option
+from pliant.cli.job_file import read_job
 from pliant.cli.screens import duration
-from pliant.cli.terminal import draw, plain_table, print_json, say
+from pliant.cli.terminal import draw, plain_table, print_json, say, say_aside
 from pliant.core.errors import EXIT_OK, ConfigError
 from pliant.core.text import counted, printable
 from pliant.kube import client
@@ -28,8 +29,7 @@ from pliant.kube.client import ELASTIC_JOBS, ApiError, SyncApi
 from pliant.kube.job import QUEUE_LABEL
 from pliant.kube.status import seconds_of
 from pliant.machine.files import read_named
-from pliant.spec.job import ElasticJob
-from pliant.spec.load import parse
+from pliant.recipes.auto import fill
 
 MANAGER = "pliant-submit"
 """Who owns the fields of a job that a person wrote."""
@@ -59,8 +59,11 @@ def submit(
 ) -> int:
     """Run a job in a Kubernetes cluster, or change one that is there."""
     text = read_named(path)
-    job = parse(ElasticJob, text, source=str(path))
+    job, reasons = read_job(path, text, is_here=False)
     body = yaml.safe_load(text)
+    fill(body, path)
+    for reason in reasons:
+        say_aside(f"{path}: {reason}")
     own = job.metadata.namespace
     if own is not None and namespace not in (None, own):
         raise ConfigError(

@@ -12,14 +12,18 @@ of habit.  Knows nothing of settings.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pliant.cli.terminal import say_aside
 from pliant.core.errors import ConfigError
+from pliant.machine.accelerators import visible
 from pliant.machine.files import read_named
 from pliant.machine.named_modules import FLAG as MODULE
 from pliant.machine.named_modules import file_of, module_of
+from pliant.recipes.auto import GIB, fill
 from pliant.spec.cluster_job import fields_for_a_cluster
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import parse
@@ -65,7 +69,9 @@ def read_command(target: str, arguments: list[str], *, is_elsewhere: bool = Fals
         raise ConfigError(
             f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
         )
-    job = parse(ElasticJob, read_named(path), source=target)
+    job, reasons = read_job(path, read_named(path), is_here=not is_elsewhere)
+    for reason in reasons:
+        say_aside(f"{target}: {reason}")
     if (unused := fields_for_a_cluster(job.spec)) and not is_elsewhere:
         say_aside(f"{target}: ignored here, as only a cluster uses it: {', '.join(unused)}")
     directory, words = path.absolute().parent, job.spec.program
@@ -77,6 +83,31 @@ def read_command(target: str, arguments: list[str], *, is_elsewhere: bool = Fals
     elif file_of(words, directory) is None:
         raise ConfigError(f"the script {words[0]} does not exist{beside}")
     return WhatToRun(words=words, job=_beside(job, directory), directory=directory)
+
+
+def read_job(
+    path: Path, text: str, *, memory: float | None = None, is_here: bool = True
+) -> tuple[ElasticJob, list[str]]:
+    """Return what a job file says, and why what it leaves open (``auto``) is as it is.
+
+    ``memory``: GiB of a device; ``is_here``: whether the devices of this machine say it otherwise.
+
+    Raises:
+        ConfigError: it is no job file, or nothing fits.
+    """
+    reasons: list[str] = []
+    found = _memory_here if is_here else lambda: None
+
+    def change(document: dict[str, Any]) -> None:
+        reasons.extend(fill(document, path, memory=memory, found=found))
+
+    return parse(ElasticJob, text, source=str(path), change=change), reasons
+
+
+def _memory_here() -> float | None:
+    """Return the GiB of the smallest accelerator of this machine."""
+    sizes = [one.memory_bytes for one in visible(os.environ)]
+    return min((size / GIB for size in sizes if size), default=None)
 
 
 def _module(words: list[str], directory: Path | None = None, beside: str = "") -> list[str]:

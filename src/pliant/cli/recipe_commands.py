@@ -20,12 +20,14 @@ from pydantic import BaseModel
 
 from pliant.cli.arguments import Arguments
 from pliant.cli.help import CommandGroup, argument, option
+from pliant.cli.job_file import read_job
 from pliant.cli.terminal import draw, plain_table, say
 from pliant.core.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ConfigError
 from pliant.core.text import counted, in_words
 from pliant.machine.files import read_named
 from pliant.machine.named_modules import require_engine
-from pliant.recipes.estimate import Estimate, estimate, workers_for
+from pliant.recipes.auto import GIB
+from pliant.recipes.estimate import Estimate, estimate
 from pliant.recipes.families import GEOMETRIES
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import parse
@@ -40,7 +42,6 @@ app = typer.Typer(
 
 TASKS = ("pretrain", "sft", "dpo")
 EXAMPLES = {"pretrain": "texts.jsonl", "sft": "chats.jsonl", "dpo": "pairs.jsonl"}
-GIB = 2.0**30
 FLOPS = 1e14
 """Of one device, for an idea of the time of a step."""
 
@@ -102,17 +103,14 @@ def show(
     ] = None,
 ) -> int:
     """Say what a recipe means: every field, and what it needs."""
-    job, recipe = _read(file)
+    job, recipe, reasons = _read(file, memory)
     table = plain_table("field", "value", "from", pad_edge=False)
     for field, value, is_given in _fields(recipe, ""):
         table.add_row(field, "none" if value is None else str(value), "file" if is_given else "")
     draw(table)
     say("")
     workers = job.spec.workers_per_replica
-    if memory is not None:
-        workers = workers_for(recipe, memory * GIB)
-        say(f"workersPerReplica {workers}: the fewest that hold it with {memory:g} GiB each")
-    for line in _needs(estimate(recipe, workers), workers):
+    for line in (*reasons, *_needs(estimate(recipe, workers), workers)):
         say(line)
     return EXIT_OK
 
@@ -120,8 +118,9 @@ def show(
 @app.command("check")
 def check_recipe(file: File) -> int:
     """Look at the data and the tokenizer of a recipe; train nothing."""
-    _, recipe = _read(file)
-    for line in _needs(estimate(recipe), 1):
+    job, recipe, _ = _read(file)
+    workers = job.spec.workers_per_replica
+    for line in _needs(estimate(recipe, workers), workers):
         say(line)
     require_engine("pliant recipe check")
     words = [sys.executable, "-m", "pliant.recipes.examine", recipe.command()[-1]]
@@ -144,11 +143,11 @@ def run_recipe(file: File, arguments: Arguments = None) -> int:
 app.command("run", context_settings={"ignore_unknown_options": True})(run_recipe)
 
 
-def _read(file: Path) -> tuple[ElasticJob, Recipe]:
-    job = parse(ElasticJob, read_named(file), source=str(file))
+def _read(file: Path, memory: float | None = None) -> tuple[ElasticJob, Recipe, list[str]]:
+    job, reasons = read_job(file, read_named(file), memory=memory)
     if job.spec.recipe is None:
         raise ConfigError(f"{file} names a command and no recipe; start it with pliant run {file}")
-    return job, job.spec.recipe
+    return job, job.spec.recipe, reasons
 
 
 def _parts(name: str) -> tuple[str, str, str]:

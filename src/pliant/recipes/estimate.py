@@ -22,8 +22,6 @@ BYTES_OF_FLOAT32, BYTES_OF_BFLOAT16 = 4, 2
 BYTES_VOCABULARY = 262
 """Of the tokenizer that takes a token per byte."""
 
-MOST_WORKERS = 1024
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -113,23 +111,6 @@ def estimate(recipe: Recipe, workers: int = 1) -> Estimate:
         slots=slots,
         even_sizes=tuple(size for size in range(1, slots + 1) if slots % size == 0),
         step_flops=per_token * tokens * training.global_batch_size * again,
-    )
-
-
-def workers_for(recipe: Recipe, memory_bytes: float) -> int:
-    """Return the fewest workers of a replica, a power of two, whose devices hold the model.
-
-    Raises:
-        ConfigError: the activations alone do not fit.
-    """
-    workers = 1
-    while workers <= MOST_WORKERS:
-        if estimate(recipe, workers).total_bytes <= memory_bytes:
-            return workers
-        workers *= 2
-    raise ConfigError(
-        "a micro-batch does not fit, however many workers share the model; give a smaller "
-        "training.microBatchSize or data.sequenceLength, or model.activationCheckpointing"
     )
 
 

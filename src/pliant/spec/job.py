@@ -169,7 +169,7 @@ class JobSpec(Model):
     """Replicas wanted at the start; the default is the maximum."""
 
     workers_per_replica: Annotated[int, Field(ge=1)] = 1
-    """Processes of one replica, each with a device."""
+    """Processes of one replica, each with a device.  With a recipe also ``auto``."""
 
     hosts_per_replica: Annotated[int, Field(ge=1)] = 1
     """Hosts over which the workers of a replica are divided evenly; more than one where a replica

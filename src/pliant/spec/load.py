@@ -6,7 +6,7 @@ what the fields mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -33,8 +33,14 @@ KINDS = {
 M = TypeVar("M", bound=BaseModel)
 
 
-def parse(model: type[M], text: str, *, source: str) -> M:
-    """Parse a file of one kind.
+def parse(
+    model: type[M],
+    text: str,
+    *,
+    source: str,
+    change: Callable[[dict[str, Any]], object] = lambda _: None,
+) -> M:
+    """Parse a file of one kind; ``change`` changes what is in it before it is checked.
 
     Raises:
         ConfigError: one sentence; names ``source``, the line and the nearest valid field.
@@ -54,6 +60,7 @@ def parse(model: type[M], text: str, *, source: str) -> M:
         lines[path] = line
     if not isinstance(values, dict):
         raise ConfigError(f"{source} must be a mapping that starts with apiVersion and kind")
+    change(values)
     return check(model, values, source=source, lines=lines)
 
 

@@ -47,7 +47,8 @@ class ModelEntry(Model):
     """Of weights and computation; ``mixed`` keeps float32 weights and computes in bfloat16."""
 
     activation_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, a third more time."""
+    """Compute activations again in the backward pass: less memory, a third more time.  In a file
+    also ``auto``: where it does not fit otherwise."""
 
     compile: bool = False
     """Compile each layer with ``torch.compile``."""
@@ -60,6 +61,17 @@ class ModelEntry(Model):
                 f"{', '.join(SIZES[self.family])}"
             )
         return self
+
+
+class DevicesEntry(Model):
+    """What the devices are like: by that ``auto`` chooses workersPerReplica, which is over how many
+    the model is sharded, and activationCheckpointing."""
+
+    memory: Rate | None = None
+    """GiB of one; the default is what the devices of this machine have."""
+
+    number: Count | None = None
+    """The most that a replica may have; the default is 1,024."""
 
 
 class LoraEntry(Model):
@@ -220,6 +232,8 @@ class Recipe(Model):
     """Predict the next token of texts; answer chats; or prefer one answer to another."""
 
     model: ModelEntry = Field(default_factory=ModelEntry)
+
+    devices: DevicesEntry | None = None
 
     lora: LoraEntry | None = None
 
