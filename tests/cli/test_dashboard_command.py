@@ -44,6 +44,32 @@ def test_the_link_lets_in_once_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert exit_code == 0
 
 
+@pytest.mark.timeout(60)
+def test_a_simulated_day_is_served_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "pliant", "demo", "--dashboard"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        link = urlsplit(process.stdout.readline().strip())
+        try:
+            base, code = f"http://{link.netloc}", link.fragment.partition("=")[2]
+            with httpx.Client(base_url=base, trust_env=False, headers={"Origin": base}) as client:
+                page = client.get("/").text
+                stranger = client.get("/v1/status")
+                client.post("/login", headers={"X-Pliant-Code": code})
+                view = client.get("/v1/view").json()
+                noon = client.get(f"/v1/status?at={view['began'] + 12 * 3600}").json()
+        finally:
+            process.send_signal(signal.SIGINT)
+        exit_code = process.wait(20)
+
+    assert 'data-mode="pool"' in page
+    assert stranger.status_code == 401
+    assert noon["in_use"] == 16
+    assert exit_code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_job_elsewhere_says_where_its_own_page_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

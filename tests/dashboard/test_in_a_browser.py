@@ -15,7 +15,7 @@ from tests.observe.test_runs import begun
 from tests.observe.test_view import RECORDED
 from tests.processes.launching import FAKE_WORKER, running
 
-from pliant.dashboard.app import Runs, create_app, key_of
+from pliant.dashboard.app import Runs, create_app, create_day_app, key_of
 from pliant.dashboard.report import report_of
 from pliant.http.client import Caller
 from pliant.http.login import Logins
@@ -24,10 +24,12 @@ from pliant.observe.log import Record
 from pliant.observe.prose import line
 from pliant.observe.reading import read
 from pliant.observe.status import board_of
+from pliant.run.pool_day import PoolDay
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 SCREENSHOT = Path(__file__).parents[2] / "docs" / "howto" / "watch-a-run.png"
+MIDNIGHT = 1_789_948_800.0
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 
 
@@ -271,6 +273,48 @@ def test_a_pool_says_who_has_what_and_who_waits_for_what(
         assert page.rows("Who took what from whom")[0][1].startswith("ada gets devices 0, 1")
     assert page.complaints == []
     assert of_list.violations_count == 0, of_list.generate_report()
+    assert found.violations_count == 0, found.generate_report()
+    assert too_wide == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (800, "light"), (1280, "light")])
+def test_a_day_of_a_pool_is_seen_at_each_moment(
+    started: Any, tmp_path: Path, width: int, theme: str, request: pytest.FixtureRequest
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
+    day, logins = PoolDay(tmp_path / "events.jsonl", MIDNIGHT), Logins()
+    with served(create_day_app(day.log, day.status, logins)) as port:
+        page = Page(started, width=width, theme=theme)
+        page.open(f"http://127.0.0.1:{port}/#code={logins.new_code()}")
+        page.wait_for_fact("Claims that wait", "0")
+        whole = page.page.locator(".lanes rect").count()
+        slider = page.page.get_by_role("slider")
+        slider.fill("187")  # of 288: 15:35
+        page.wait_for_fact("Claims that wait", "7")
+        until = page.page.locator(".lanes rect").count()
+        now = day.status(MIDNIGHT + 187 * 300)
+
+        assert [row[0] for row in page.rows("Claims")] == [one["name"] for one in now["claims"]]
+        assert [row[-1] for row in page.rows("Claims")] == [one["reason"] for one in now["claims"]]
+        assert [row[:2] for row in page.rows("Devices of the pool")] == [
+            [one["name"], one["claim"]] for one in now["devices"]
+        ]
+        assert page.rows("Who took what from whom")[0][1].startswith("notebook-9 gets cuda:9")
+        assert until < whole
+        found = axe.Axe().run(page.page)
+        too_wide = page.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if request.config.getoption("--rewrite") and width == 1280:
+            page.page.evaluate("document.activeElement.blur()")
+            page.page.screenshot(path=str(SCREENSHOT.with_name("watch-a-pool.png")))
+        slider.fill("280")
+        page.click("Play")
+        page.page.get_by_role("button", name="Pause").wait_for()
+        page.page.get_by_role("button", name="Play").wait_for()  # it has come to the end
+        page.wait_for_fact("Claims that wait", "0")
+    assert page.complaints == []
     assert found.violations_count == 0, found.generate_report()
     assert too_wide == 0
 

@@ -9,8 +9,11 @@ import asyncio
 import signal
 import socket
 import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pliant.cli.arguments import state_directory
 from pliant.cli.help import argument, job_names, option
@@ -23,6 +26,9 @@ from pliant.machine.event_loop import END_SIGNALS, on_signals
 from pliant.machine.interfaces import loopback
 from pliant.machine.registry import Handle
 from pliant.observe.runs import find_run
+
+if TYPE_CHECKING:
+    from pliant.http.login import Logins
 
 
 @from_any_host
@@ -52,7 +58,7 @@ def dashboard(
     only = [_run_of(name) for name in [*(runs or ()), *([place] if place else ())]]
     if export is not None:
         return _write_report(only, export)
-    return asyncio.run(_serve(only, port or 0))
+    return _show_runs(only, port or 0)
 
 
 def _run_of(name: str) -> Path:
@@ -89,18 +95,35 @@ def _how_good() -> str:
     return f"good once, for {CODE_S / 60:g} min"
 
 
-async def _serve(only: list[Path], port: int) -> int:
+def show_day(port: int) -> int:
+    """Show a simulated day of a shared pool until somebody ends it."""
+    from pliant.dashboard.app import create_day_app
+    from pliant.run.pool_day import PoolDay, yesterday
+
+    with tempfile.TemporaryDirectory() as directory:
+        day = PoolDay(run_files.event_log(Path(directory)), yesterday())
+        app_for = partial(create_day_app, day.log, day.status)
+        return asyncio.run(_serve(app_for, port, ends="Ctrl-C ends it"))
+
+
+def _show_runs(only: list[Path], port: int) -> int:
     from pliant.dashboard.app import Runs, create_app, key_of
+
+    run = f"&run={key_of(only[0])}" if len(only) == 1 else ""
+    app_for = partial(create_app, Runs(state_directory(), only))
+    return asyncio.run(_serve(app_for, port, run, ends="Ctrl-C ends it, and no run"))
+
+
+async def _serve(app_for: Callable[[Logins], Any], port: int, run: str = "", *, ends: str) -> int:
     from pliant.http.login import Logins
     from pliant.http.server import answering, open_socket, url_of
 
     logins, ended = Logins({socket.gethostname()}), asyncio.Event()
     sock = open_socket(loopback(), port)
-    run = f"&run={key_of(only[0])}" if len(only) == 1 else ""
     with on_signals(dict.fromkeys((signal.SIGINT, *END_SIGNALS), ended.set)):
-        async with answering(create_app(Runs(state_directory(), only), logins), sock):
+        async with answering(app_for(logins), sock):
             say(f"{url_of(sock)}/#code={logins.new_code()}{run}")
-            say(f"({_how_good()}; Ctrl-C ends it, and no run)")
+            say(f"({_how_good()}; {ends})")
             sys.stdout.flush()
             await ended.wait()
     return EXIT_OK

@@ -33,6 +33,7 @@ from pliant.cli.arguments import (
     state_directory,
 )
 from pliant.cli.cluster_jobs import CLUSTER_JOB, ClusterJob
+from pliant.cli.dashboard_command import show_day
 from pliant.cli.help import argument, job_names, option
 from pliant.cli.job_commands import answer
 from pliant.cli.job_file import read_command
@@ -215,8 +216,17 @@ def demo(
         "runs/demo"
     ),
     as_json: Annotated[bool, option("--json", "Print the report as JSON.")] = False,
+    dashboard: Annotated[
+        bool,
+        option("--dashboard", "Instead, show a simulated day of a shared pool in a browser."),
+    ] = False,
+    port: Annotated[
+        int | None, option("--port N", "Of that page.  [default: any that is free]")
+    ] = None,
 ) -> int:
     """Disturb a run in every way, and show that nothing was lost."""
+    if dashboard:
+        return show_day(port or 0)
     from pliant.recipes.demo import demo as run_demo
 
     console = PlainConsole(stderr=as_json)

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request, status
+from fastapi import FastAPI, HTTPException, Query, Request, status
 from starlette.responses import JSONResponse
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
@@ -35,7 +35,7 @@ from pliant.http.app import add_events, new_app, new_router
 from pliant.http.client import Caller
 from pliant.http.login import Logins, add_login
 from pliant.http.run_files import add_run_files
-from pliant.http.view import add_view
+from pliant.http.view import LATEST, add_view
 from pliant.machine import run_files
 from pliant.machine.event_loop import aside
 from pliant.machine.registry import (
@@ -52,6 +52,8 @@ from pliant.observe.view import LogView
 
 VERBS = re.compile(r"scale|checkpoint|stop|suspend|policy|replicas/[^/]+/(drain|kill)")
 """What is passed on to the coordinator of a run."""
+
+StatusAt = Callable[[float | None], dict[str, Any]]
 
 LOOKS_APART = 10
 """How many times as long as it takes to look through all runs nobody looks again."""
@@ -230,6 +232,25 @@ def app_of_pool(name: str, out: Path, runs: Runs) -> FastAPI:
         return await _asked(ask)
 
     app.include_router(people)
+    return app
+
+
+def create_day_app(log: Path, status_at: StatusAt, logins: Logins) -> FastAPI:
+    """Return the app that shows a pool that is over, from its log and how it stood at a moment."""
+    token = secrets.token_urlsafe(32)  # nobody is told it
+    app = new_app("pliant demo", __doc__, token=token, whose="the demo", logins=logins)
+    people = new_router()
+    add_view(people, PoolView(log))
+    add_events(people, log)
+
+    @people.get("/status")
+    async def read_status(at: Annotated[float | None, Query(ge=0, le=LATEST)] = None) -> Any:
+        """Return how the pool stood at a moment, in seconds of the epoch; without one: at last."""
+        return status_at(at)
+
+    add_login(app, people, logins)
+    app.include_router(people)
+    add_page(app, "pool", logins)
     return app
 
 

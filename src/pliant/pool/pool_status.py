@@ -6,6 +6,7 @@ Owns its shape.  Decides nothing: everything is read from the core and from the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from pliant.core.allocation import Standing, Summary, kinds
@@ -20,7 +21,12 @@ from pliant.pool.state import name_of, names_of
 def board_of(driver: PoolDriver) -> dict[str, Any]:
     """Return the documented shape of ``pliant pool status --json``."""
     summary = kinds.summary_of_kinds(driver.allocator.core)
-    claims = [_claim(driver, name) for name in _in_order(driver, summary)]
+    core, now_s = driver.allocator.core, driver.claims.allocator.clock.now_s()
+    names, claimants = names_of(driver.saved), driver.claims.by_name
+    claims = [
+        claim_of(core, name, names=names, now_s=now_s, claimant=claimants.get(name))
+        for name in _in_order(driver, summary)
+    ]
     in_use = sum(len(claim["devices"]) for claim in claims)
     return {
         "pool": driver.saved.name,
@@ -34,20 +40,25 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
         "failure": driver.failure or None,
         "devices": _devices(driver, claims),
         "claims": claims,
-        "teams": [
-            {
-                "team": use.team.name,
-                "quota": use.team.quota,
-                "borrow_limit": use.team.borrow_limit,
-                "reclaim_from": use.team.reclaim.from_,
-                "reclaim_by": use.team.reclaim.by,
-                "share": use.share,
-                "claims": use.claims,
-            }
-            for use in summary.teams
-        ],
+        "teams": teams_of(summary),
         "classes": classes_of(driver.saved),
     }
+
+
+def teams_of(summary: Summary) -> list[dict[str, Any]]:
+    """Return the teams, with what each may use and uses."""
+    return [
+        {
+            "team": use.team.name,
+            "quota": use.team.quota,
+            "borrow_limit": use.team.borrow_limit,
+            "reclaim_from": use.team.reclaim.from_,
+            "reclaim_by": use.team.reclaim.by,
+            "share": use.share,
+            "claims": use.claims,
+        }
+        for use in summary.teams
+    ]
 
 
 def _in_order(driver: PoolDriver, summary: Summary) -> list[str]:
@@ -58,13 +69,24 @@ def _in_order(driver: PoolDriver, summary: Summary) -> list[str]:
     return [*sorted(others, key=lambda name: since.get(name, 0.0)), *summary.waiting]
 
 
-def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
-    standing = kinds.standing_of(driver.allocator.core, name)
+def claim_of(
+    core: kinds.KindedPool,
+    name: str,
+    *,
+    names: Mapping[int, str],
+    now_s: float,
+    claimant: Claimant | None = None,
+) -> dict[str, Any]:
+    """Return how a claim stands, of which a claimant that lives has reported.
+
+    Raises:
+        KeyError: there is none of this name.
+    """
+    standing = kinds.standing_of(core, name)
     if standing is None:
         raise KeyError(name)
-    claimant = driver.claims.by_name.get(name)
     claim = standing.claim
-    leave_s = standing.leave_by_s - driver.claims.allocator.clock.now_s()
+    leave_s = standing.leave_by_s - now_s
     return {
         "name": name,
         "kind": claim.kind,
@@ -80,9 +102,7 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         "leave_s": None if math.isinf(leave_s) else round(max(0.0, leave_s), 1),
         "since": claim.since,
         "pid": claimant.report.pid if claimant is not None else None,
-        "reason": kinds.why_of(
-            driver.allocator.core, name, has_notes=False, names=names_of(driver.saved)
-        ),
+        "reason": kinds.why_of(core, name, has_notes=False, names=names),
     }
 
 

@@ -99,6 +99,9 @@ class SimulatedPool:
         )
         self.core = kinds.begun(beginning, now_s=0.0)
         self.num_events = 0
+        self.listener: Callable[[Event, Sequence[Action]], None] = lambda event, actions: None
+        """Hears every event that the core was told, with what it said."""
+
         self._untold: deque[Event] = deque()
 
     def tell(self, event: Event) -> None:
@@ -109,9 +112,9 @@ class SimulatedPool:
         """Let the core answer until nobody has anything to say."""
         while self._untold:
             self.num_events += 1
-            self.core, actions = kinds.step_kinds(
-                self.core, self._untold.popleft(), now_s=self.now_s
-            )
+            event = self._untold.popleft()
+            self.core, actions = kinds.step_kinds(self.core, event, now_s=self.now_s)
+            self.listener(event, actions)
             for action in actions:
                 claimant = self.claimants.get(action.name)
                 if claimant is not None:
