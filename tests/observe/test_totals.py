@@ -37,6 +37,20 @@ def test_steps_shorter_than_the_pause_between_two_looks_are_training() -> None:
     assert abs(found.training_s - 4 * 20.0) <= 4 * 1.0
 
 
+def test_a_job_that_makes_no_first_step_has_a_time_since_when() -> None:
+    story = Story().started()
+    assert totals_of(story).committed_at is None, "nobody trains: nothing is late"
+
+    story.start("r1").spare("r1", after_s=10.0)
+    began_at = totals_of(story.switch("r1")).committed_at
+    assert began_at is not None
+
+    committed_at = totals_of(story.steps(3, step_s=0.5)).committed_at
+    assert committed_at is not None
+    assert committed_at > began_at
+    assert totals_of(story.started()).committed_at is None, "it was resumed"
+
+
 def test_time_in_the_queue_of_a_pool_is_summed_up() -> None:
     story = Story().started()
     for admission, lasts_s in (("waiting", 60.0), ("running", 100.0), ("waiting", 30.0)):

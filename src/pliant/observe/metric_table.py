@@ -80,7 +80,7 @@ samples_per_second | gauge | Samples per second | The same over the last 50 step
 step_seconds | histogram | Step time | Seconds of a committed step.
 step_part_seconds_total{part} | counter | Step time by part | Seconds of steps, mean of replicas.
 median_step_seconds | gauge | Step time | Median seconds between the last commits.
-last_step_timestamp_seconds | gauge | - | When the newest step was committed.
+last_step_timestamp_seconds | gauge | - | Newest step; before it, when replicas began.
 loss | gauge | Loss | Loss of the last committed step.
 nonfinite_steps_total | counter | - | Committed ones with a nan or inf.
 skipped_steps_total | counter | - | Of these, those that changed nothing.
@@ -170,7 +170,8 @@ class Alert:
 ALERTS = (
     Alert(
         "PliantNoStep",
-        "time() - pliant_last_step_timestamp_seconds > 600 + 20 * pliant_median_step_seconds",
+        "time() - pliant_last_step_timestamp_seconds > 600 + 20 * (pliant_median_step_seconds"
+        " or 0 * pliant_last_step_timestamp_seconds)",
         "0m",
         "page",
         "Run {{ $labels.run }} has committed no step for {{ $value | humanizeDuration }}: see"

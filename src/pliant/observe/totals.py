@@ -80,7 +80,7 @@ class Totals:
     idle: int = 0
     until_s: float | None = None
     committed_at: float | None = None
-    """Wall-clock time of the newest commit."""
+    """Wall-clock time of the newest commit of this start; before, when replicas began to train."""
 
     num_starts: int = 0
     _workers: int = 1
@@ -102,6 +102,9 @@ class Totals:
             case "job_started":
                 self._workers = whole(record.get("workers_per_replica"), 1)
                 self.num_starts += 1
+                self.committed_at = None
+            case "switched" if self.committed_at is None:
+                self.committed_at = float(record.get("at") or 0.0)
             case "saved" if (took_s := seconds(record.get("seconds"))) is not None:
                 self.saves.note(took_s)
             case "pool":
