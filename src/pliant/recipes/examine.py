@@ -10,6 +10,7 @@ import sys
 
 from pliant.core.errors import EXIT_OK, EXIT_USAGE, ConfigError
 from pliant.core.text import counted
+from pliant.recipes.harness import harness_of
 from pliant.recipes.samples import Pairs, Samples, digest_of
 from pliant.recipes.tokens import tokenizer_of
 from pliant.recipes.train import data_of
@@ -21,6 +22,8 @@ def main() -> int:
     """Print what the data come to; return the exit code."""
     recipe = check(Recipe, json.loads(sys.argv[1]), source="the recipe")
     tokenizer = tokenizer_of(recipe)
+    if recipe.evaluation is not None and recipe.evaluation.harness is not None:
+        harness_of(recipe.evaluation.harness)
     for name, path in (("train", recipe.data.train), ("evaluate", recipe.data.evaluate)):
         if path is None:
             continue

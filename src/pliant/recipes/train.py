@@ -27,6 +27,7 @@ from pliant.engine.several_workers import num_workers
 from pliant.engine.steps import Step
 from pliant.engine.worker.bootstrap import worker_context
 from pliant.recipes import samples
+from pliant.recipes.harness import HARNESS_S, harness_of, measured
 from pliant.recipes.models import build
 from pliant.recipes.tasks import Task
 from pliant.recipes.tokens import tokenizer_of, tokens_of
@@ -55,11 +56,13 @@ def train(recipe: Recipe) -> None:
     _check_export(recipe)
     tokenizer = tokenizer_of(recipe)
     workers = num_workers(worker_context())
+    evaluation = recipe.evaluation
+    named = evaluation.harness if evaluation is not None else None
+    harness = harness_of(named) if named is not None else None
     reference = _reference(recipe, tokenizer, workers)
     model = build(recipe, tokenizer, workers)
     task = Task(recipe, reference)
     dataset, collate = data_of(recipe, recipe.data.train, tokenizer)
-    evaluation = recipe.evaluation
     evaluated: Any = None
     if evaluation is not None:
         evaluated, _ = data_of(recipe, recipe.data.evaluate, tokenizer)
@@ -96,6 +99,10 @@ def train(recipe: Recipe) -> None:
             if evaluation is not None and is_due(evaluation, step):
                 found: Any = session.evaluate(evaluated, partial(task.figures, model))
                 session.log(**{f"evaluation_{name}": value for name, value in found.items()})
+                if named is not None and harness is not None:
+                    with session.busy(HARNESS_S):
+                        said = measured(named, harness, model, tokenizer)
+                    session.log(**{f"harness_{name}": value for name, value in said.items()})
                 best.waited = 0 if found["loss"] < best.loss else best.waited + 1
                 best.loss = min(best.loss, found["loss"])
                 if best.waited == evaluation.patience and not step.is_last:

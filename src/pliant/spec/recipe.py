@@ -214,6 +214,10 @@ class EvaluationEntry(Model):
     patience: Count | None = None
     """Stop after so many evaluations without a lower loss; the default is never."""
 
+    harness: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    """``module:function`` of your own, called then on every worker with the model and the
+    tokenizer; the numbers that it returns by name are logged as ``harness_NAME``."""
+
 
 class ExportEntry(Model):
     """What is written at the end, as ``from_pretrained`` of transformers and PEFT load it."""
