@@ -64,6 +64,10 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
         outcome = run(tmp_path, model, 90, play, replicas=2, pace=0.03, **more)
 
     outcome.check(reference(model, outcome.steps, options=options))
+    entered = {(one["replica"], one["generation"]): one for one in outcome.kinds("switched")}
+    given = {name for (name, _), one in entered.items() if one["received_bytes"]}
+    assert given == {"r2", "r3", "r4"}, "r1 began with the state, and the others were given it"
+    assert all(one["received_s"] > 0 for one in entered.values() if one["received_bytes"])
     assert [r["exited_kind"] for r in outcome.kinds("exited")] == [
         "left",
         "signal",

@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from pliant.cli import run_list, screens
+from pliant.cli import otlp, run_list, screens
 from pliant.cli.arguments import Job, Json, Out, changes_of, some_seconds, state_directory
 from pliant.cli.cluster_jobs import ClusterJob
 from pliant.cli.help import CommandGroup, argument, option, replica_names, worker_names
@@ -251,12 +251,19 @@ def _audit_elsewhere(job: Handle) -> tuple[Audit, Goodput]:
 @from_any_host
 def trace(
     to: Annotated[
-        Path | None, option("--to FILE", "Where it is written.  [default: standard output]")
+        str | None,
+        option(
+            "--to FILE|otlp:URL",
+            "Where it is written, or who takes its resizes.  [default: standard output]",
+        ),
     ] = None,
     job: Job = None,
     out: Out = None,
 ) -> int:
-    """Write what each resize did when, for Perfetto or chrome://tracing."""
+    """Write what each resize did when, for Perfetto or chrome://tracing.
+
+    Or send it: otlp:http://HOST:4318 is an OpenTelemetry collector, for instance.
+    """
     place = cast(JobPlace, job)
     if isinstance(place, Handle):
         records: Iterable[Record] = the_job(place).events(follow=False)
@@ -266,8 +273,11 @@ def trace(
     if to is None:
         print(json.dumps(trace_events))
         return EXIT_OK
+    if to.startswith(otlp.SCHEME):
+        count = otlp.send(trace_events, to.removeprefix(otlp.SCHEME))
+        return say(f"{counted(count, 'resize')} sent to {to.removeprefix(otlp.SCHEME)}")
     try:
-        to.write_text(json.dumps(trace_events))
+        Path(to).write_text(json.dumps(trace_events))
     except OSError as error:
         raise ConfigError(f"--to {to} cannot be written: {error.strerror}") from None
     return say(

@@ -212,6 +212,10 @@ class Switched:
     generation: Generation
     step: int
     """Its number of committed steps on entering."""
+    received_bytes: int = 0
+    """Of a joiner: tensors of the state that it was given, by this worker."""
+    received_s: float = 0.0
+    """How long that took, from when it began to wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ log's clock, in microseconds since its first record; ``otherData.began_at`` says
 ``start``: of joiners, until all are told to connect; ``prepare``: until they are, while they train;
 ``boundary``: from the order to switch until the first has; ``transfer``: until the last has,
 joiners with their state; ``first step``: until it is committed.  Survivors of a loss connect within
-``boundary``.  How many bytes a joiner got no log tells.
+``boundary``.  ``transfer`` of a joiner has the bytes that it was given, and how fast.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class _Change:
     members: tuple[str, ...] = ()
     is_reform: bool = False
     switched: dict[str, float] = field(default_factory=dict)
+    received: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By joiner: bytes, and how long they took."""
 
 
 @dataclass(slots=True)
@@ -93,6 +95,8 @@ class Trace:
                 change.prepared.setdefault(generation, {})[name] = now_s
             case "switched" if whole(record.get("generation")) == change.generation:
                 change.switched[name] = now_s
+                transfer_s = seconds(record.get("received_s")) or 0.0
+                change.received[name] = whole(record.get("received_bytes"), 0), transfer_s
             case "commit":
                 self._on_commit(record, now_s)
             case "saved" if (took_s := seconds(record.get("seconds"))) is not None:
@@ -112,6 +116,7 @@ class Trace:
             change.ordered, change.generation = now_s, generation
             change.members, change.is_reform = members_of(order), kind == "reform"
             change.switched.clear()
+            change.received.clear()
 
     def _on_commit(self, record: Record, now_s: float) -> None:
         generation, step_s = whole(record.get("generation"), 0), seconds(record.get("step_s"))
@@ -142,6 +147,7 @@ class Trace:
             f"resize to generation {change.generation}: {who or 'the same members'}",
             detected,
             done_s,
+            generation=change.generation,
             cause=cause,
             reason=reason,
             joined=joined,
@@ -164,7 +170,10 @@ class Trace:
         for name, end in change.switched.items():
             begin = max(change.ordered, connected.get(name, change.ordered))
             what = "transfer" if name in joined else "switch"
-            self._slice(name, what, begin, end, generation=change.generation)
+            num_bytes, took_s = change.received.get(name, (0, 0.0))
+            rate = round(num_bytes / took_s) if num_bytes and took_s else None
+            more = {"bytes": num_bytes, "bytes_per_s": rate} if num_bytes else {}
+            self._slice(name, what, begin, end, generation=change.generation, **more)
         size = {"replicas": len(change.members)}
         at = self._us(entered[0])
         self.events.append({"ph": "C", "name": "size", "pid": 1, "ts": at, "args": size})

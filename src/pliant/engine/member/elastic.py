@@ -300,7 +300,16 @@ class ElasticMembership:
         self._slots.enter(order, group, meeting.paces_us, step)
         self._followers.enter(order, self.member, self._slots.sizes)
         self._crossing = None
-        self._runtime.tell(Switched(replica=me, generation=order.generation, step=step))
+        num_bytes, took_s = self._handover.received
+        self._runtime.tell(
+            Switched(
+                replica=me,
+                generation=order.generation,
+                step=step,
+                received_bytes=num_bytes,
+                received_s=took_s,
+            )
+        )
 
     def _act_on(self, order: Order, group: Group, meeting: Meeting) -> None:
         """Commit or redo, then give or take state."""

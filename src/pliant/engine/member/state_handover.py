@@ -9,8 +9,11 @@ do without.  Must not know what the state is: it calls back (``TrainingCallbacks
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.events import Event, Refused, Unrestorable
@@ -28,6 +31,7 @@ from pliant.engine.state.tagged_codec import CodecError
 from pliant.engine.state.transfer import (
     Stamp,
     SurvivorsDiffer,
+    TensorSpec,
     TransferRefused,
     receive_state,
     send_state,
@@ -72,6 +76,8 @@ class StateHandover:
         self._callbacks = callbacks
         self._due: Callable[[], None] | None = None
         self._sent: Ticket[None] | None = None
+        self.received = 0, 0.0
+        """Bytes of tensors that came here in the newest generation, and how long that took."""
 
     def check(self) -> None:
         """Make sure that what broke a group was not that the survivors' states differ.
@@ -90,6 +96,7 @@ class StateHandover:
             GroupBroken: it did not come about; the coordinator was told if somebody is to blame.
         """
         self._due = None
+        self.received = 0, 0.0
         resolution = meeting.resolution
         if resolution.restore is not None and group.rank in resolution.survivors:
             self._restore(order, resolution, resolution.restore)
@@ -160,6 +167,15 @@ class StateHandover:
 
     def _receive(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)
+        began_s = time.monotonic()
+        num_bytes = 0
+
+        def allocate(document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
+            nonlocal num_bytes
+            tensors = self._callbacks.allocate(document, specs)
+            num_bytes = sum(tensor.nbytes for tensor in tensors)
+            return tensors
+
         try:
             state = receive_state(
                 group,
@@ -167,8 +183,9 @@ class StateHandover:
                 survivors=resolution.survivors,
                 joiners=resolution.joiners,
                 replicas=order.replicas,
-                allocate=self._callbacks.allocate,
+                allocate=allocate,
             )
+            self.received = num_bytes, time.monotonic() - began_s
             self._callbacks.take_state(state)
         except SurvivorsDiffer as error:  # who train end the job
             raise GroupBroken(order.generation, str(error)) from error
