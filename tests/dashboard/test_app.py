@@ -142,15 +142,34 @@ def test_a_pool_is_shown_by_its_own_words_and_its_log(
     RuntimeFiles.of("pool", "default", world.state.pools).write(
         url="http://127.0.0.1:1", token="secret", out=out
     )
-    monkeypatch.setattr(Caller, "ask", lambda self, method, path: {"pool": "default"})
+    asked: list[tuple[str, str, Any]] = []
+
+    def ask(self: Caller, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        asked.append((method, path, body))
+        return {"pool": "default", "reason": "so it is"}
+
+    monkeypatch.setattr(Caller, "ask", ask)
 
     base = "/v1/pools/default/v1"
 
     assert world.client.get("/v1/runs").json()["pools"] == ["default"]
-    assert world.client.get(f"{base}/status").json() == {"pool": "default"}
+    assert world.client.get(f"{base}/status").json()["pool"] == "default"
     view = world.client.get(f"{base}/view").json()
     assert view["lanes"] == [{"device": 0, "spans": [["ada", 2.0, None]]}]
-    assert world.client.post(f"{base}/stop", headers=OWN).status_code in (404, 405)
+    for method, path, body in (
+        ("POST", "release", {"claim": "ada"}),
+        ("POST", "devices/0/drain", {"reason": "hot"}),
+        ("PUT", "teams/vision", {"name": "vision", "quota": 4}),
+        ("DELETE", "teams/vision", None),
+        ("POST", "stop", None),
+    ):
+        answer = world.client.request(method, f"{base}/{path}", json=body, headers=OWN)
+        assert (answer.status_code, answer.json()["reason"]) == (202, "so it is")
+        assert asked[-1] == (method, f"/v1/{path}", body)
+    for path in ("claims/ada", "login", "devices/x/drain", "devices/0/kill", "teams/a/b"):
+        assert world.client.put(f"{base}/{path}", headers=OWN).status_code == 404
+    assert world.client.post(f"{base}/stop").status_code == 403
+    assert asked[-1] == ("POST", "/v1/stop", None)
     assert world.client.get("/v1/pools/other/v1/status").status_code == 404
     world.client.cookies.clear()
     assert world.client.get(f"{base}/status").status_code == 401

@@ -13,6 +13,7 @@ from tests.dashboard.browser import Page, browser, served
 from tests.observe.test_run_index import gone
 from tests.observe.test_runs import begun
 from tests.observe.test_view import RECORDED
+from tests.pool.box import box
 from tests.processes.launching import FAKE_WORKER, running
 
 from pliant.dashboard.app import Runs, create_app, create_day_app, key_of
@@ -29,6 +30,7 @@ from pliant.run.pool_day import PoolDay
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 SCREENSHOT = Path(__file__).parents[2] / "docs" / "howto" / "watch-a-run.png"
+OF_POOL = SCREENSHOT.with_name("watch-a-pool.png")
 MIDNIGHT = 1_789_948_800.0
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 
@@ -254,7 +256,7 @@ def test_a_pool_says_who_has_what_and_who_waits_for_what(
     RuntimeFiles.of("pool", "default", world.state.pools).write(
         url="http://127.0.0.1:1", token="secret", out=out
     )
-    monkeypatch.setattr(Caller, "ask", lambda self, method, path: STATUS)
+    monkeypatch.setattr(Caller, "ask", lambda self, method, path, body: STATUS)
     with served(world.app) as port:
         page = Page(started, width=width)
         page.open(world.link(port, is_of_run=False))
@@ -308,7 +310,7 @@ def test_a_day_of_a_pool_is_seen_at_each_moment(
         too_wide = page.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if request.config.getoption("--rewrite") and width == 1280:
             page.page.evaluate("document.activeElement.blur()")
-            page.page.screenshot(path=str(SCREENSHOT.with_name("watch-a-pool.png")))
+            page.page.screenshot(path=str(OF_POOL))
         slider.fill("280")
         page.click("Play")
         page.page.get_by_role("button", name="Pause").wait_for()
@@ -317,6 +319,67 @@ def test_a_day_of_a_pool_is_seen_at_each_moment(
     assert page.complaints == []
     assert found.violations_count == 0, found.generate_report()
     assert too_wide == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (1280, "dark")])
+def test_a_pool_does_what_is_asked_on_its_page(
+    started: Any, tmp_path: Path, width: int, theme: str
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
+    logins, found = Logins(), []
+    with box(tmp_path) as here:
+        here.start_pool("--devices", "3")
+        claim = here.claim(1, name="mine")
+        claim.until("given")
+        runs = Runs(StateDirectory(here.directory / "pliant", tmp_path / "shared"))
+        with served(create_app(runs, logins)) as port:
+            page = Page(started, width=width, theme=theme)
+            page.open(f"http://127.0.0.1:{port}/#code={logins.new_code()}")
+            page.page.get_by_role("link", name="default").click()
+
+            def ask(verb: str, answer: str) -> None:
+                """Choose a verb in a dialog that is open, confirm it, and read what is answered."""
+                found.append(axe.Axe().run(page.page))
+                page.click(f"{verb}\u2026")
+                page.page.locator("dialog").get_by_role("button", name=verb, exact=True).click()
+                page.wait_for(answer, "dialog")
+                page.page.keyboard.press("Escape")
+
+            page.wait_for_fact("Devices in use", "1 of 3")
+            page.click("2")
+            page.page.get_by_label("Why").fill("it is hot")
+            ask("Cordon", "device 2 is handed out no more")
+            page.wait_for_fact("Out of use", "1")
+            page.click("2")
+            page.wait_for("it is hot", "dialog")
+            ask("Uncordon", "device 2 is handed out again")
+            page.click("New team\u2026")
+            page.page.get_by_label("Name").fill("vision")
+            page.page.get_by_label("Quota").fill("9")
+            ask("Set", "the quotas 9 (vision) are more than the pool's 3 devices")
+            page.click("New team\u2026")
+            page.page.get_by_label("Name").fill("vision")
+            page.page.get_by_label("Quota").fill("2")
+            ask("Set", "vision")
+            page.page.get_by_role("button", name="vision", exact=True).wait_for()
+            page.page.get_by_label("Devices wanted").fill("5")
+            page.click("Set devices")
+            page.page.locator("dialog").get_by_role("button", name="Set", exact=True).click()
+            page.wait_for_fact("Devices in use", "1 of 5")
+            page.page.keyboard.press("Escape")
+            page.click("mine")
+            ask("Release", "mine")
+            page.wait_for_fact("Devices in use", "0 of 5")
+            assert claim.ended() != 0
+            page.click("Stop the pool")
+            page.page.locator("dialog").get_by_role("button", name="Stop", exact=True).click()
+            page.wait_for("not connected")
+    assert page.complaints == []
+    for one in found:
+        assert one.violations_count == 0, one.generate_report()
 
 
 def test_a_report_needs_no_server(started: Any, world: World, tmp_path: Path) -> None:

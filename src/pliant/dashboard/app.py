@@ -6,7 +6,7 @@ asks of a running job is asked of its coordinator, with the token that the user 
     GET  /v1/runs                       all that are known, with how they ended
     *    /v1/runs/{key}/v1/...          of one: view, changes, events, logs, audit, as a coordinator
     POST /v1/runs/{key}/v1/resume       go on with one that has ended; nothing else serves it
-    GET  /v1/pools/{name}/v1/...        of a pool that this user may use: status, view, changes
+    *    /v1/pools/{name}/v1/...        of a pool that this user may use: status, view, verbs
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ from pliant.observe.view import LogView
 
 VERBS = re.compile(r"scale|checkpoint|stop|suspend|policy|replicas/[^/]+/(drain|kill)")
 """What is passed on to the coordinator of a run."""
+
+POOL_VERBS = re.compile(r"stop|release|devices(/\d+/(cordon|uncordon|drain))?|teams/[^/]+")
+"""What is passed on to a pool."""
 
 StatusAt = Callable[[float | None], dict[str, Any]]
 
@@ -201,11 +204,7 @@ def app_of(out: Path, state: StateDirectory) -> FastAPI:
         """Ask the coordinator of the running job."""
         if not VERBS.fullmatch(path):
             raise HTTPException(status.HTTP_404_NOT_FOUND, f"a job does not know how to {path}")
-        try:
-            body = json.loads(await request.body() or b"null")
-        except ValueError as error:
-            sentence = f"the body is no JSON: {error}"
-            raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, sentence) from None
+        body = await _body_of(request)
         return await _asked(lambda: _ask(out, state, request.method, path, body))
 
     app.include_router(people)
@@ -219,17 +218,25 @@ def app_of_pool(name: str, out: Path, runs: Runs) -> FastAPI:
     add_view(people, PoolView(log))
     add_events(people, log)
 
-    def ask() -> dict[str, Any]:
+    def ask(method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         pool = next((one for one in runs.pools() if one.name == name), None)
         if pool is None:
             raise ConfigError(f"pool {name} does not run any more")
         with closing(Caller(pool)) as caller:
-            return caller.ask("GET", "/v1/status")
+            return caller.ask(method, f"/v1/{path}", body)
 
     @people.get("/status")
     async def read_status() -> dict[str, Any]:
         """Return what the pool says of itself."""
-        return await _asked(ask)
+        return await _asked(lambda: ask("GET", "status", None))
+
+    @people.api_route("/{path:path}", methods=["POST", "PUT", "DELETE"], status_code=202)
+    async def pass_on(path: str, request: Request) -> dict[str, Any]:
+        """Ask the pool."""
+        if not POOL_VERBS.fullmatch(path):
+            raise HTTPException(status.HTTP_404_NOT_FOUND, f"a pool does not know how to {path}")
+        body = await _body_of(request)
+        return await _asked(lambda: ask(request.method, path, body))
 
     app.include_router(people)
     return app
@@ -252,6 +259,14 @@ def create_day_app(log: Path, status_at: StatusAt, logins: Logins) -> FastAPI:
     app.include_router(people)
     add_page(app, "pool", logins)
     return app
+
+
+async def _body_of(request: Request) -> Any:
+    try:
+        return json.loads(await request.body() or b"null")
+    except ValueError as error:
+        sentence = f"the body is no JSON: {error}"
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, sentence) from None
 
 
 async def _asked(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

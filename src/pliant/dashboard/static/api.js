@@ -1,5 +1,7 @@
 // What the page asks of its server, or of the data that lies in it (an exported report).
 
+import {confirmed, tell} from "./dom.js";
+
 export const mode = document.documentElement.dataset.mode;
 export const data = mode === "file" ? JSON.parse(document.getElementById("data").textContent) : null;
 
@@ -29,6 +31,17 @@ async function sentence(answer) {
     return typeof detail === "string" ? detail : detail.map((one) => `${one.loc.at(-1)}: ${one.msg}`).join("; ");
   } catch {
     return `HTTP status ${answer.status}`;
+  }
+}
+
+// Asks for something that a person has confirmed, and tells what was answered.
+export async function act(path, title, lines, verb, body, isDangerous = false, method = "POST") {
+  if (!await confirmed(title, lines, verb, isDangerous)) return;
+  try {
+    const said = await ask(path, {method, body});
+    tell(verb, said.reason || "accepted");
+  } catch (error) {
+    tell(`${verb}: refused`, error.message);
   }
 }
 

@@ -1,8 +1,8 @@
 // The page of one job: where it stands and why, what happened, and what may be done about it.
 
 import {Chart, HARMLESS, Lanes} from "./charts.js";
-import {ask, data, every, follow} from "./api.js";
-import {card, clock, confirmed, counted, dialog, duration, el, pause, short, table, tell, text} from "./dom.js";
+import {act, ask, data, every, follow} from "./api.js";
+import {card, clock, counted, dialog, duration, el, pause, short, table, tell, text} from "./dom.js";
 import {LogPanel} from "./logs.js";
 import {until} from "./replay.js";
 
@@ -265,13 +265,7 @@ export class JobPage {
   }
 
   async act(title, lines, verb, path, body, isDangerous = false, method = "POST") {
-    if (!await confirmed(title, lines, verb, isDangerous)) return;
-    try {
-      const said = await ask(`${this.base}${path}`, {method, body});
-      tell(verb, said.reason || "accepted");
-    } catch (error) {
-      tell(`${verb}: refused`, error.message);
-    }
+    await act(`${this.base}${path}`, title, lines, verb, body, isDangerous, method);
     this.updateSoon();
   }
 
