@@ -65,6 +65,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "chats": CHATS,
     "preferences": PREFERENCES,
 }
+STORED = {**PREFERENCES, "preference": {"reference": "stored"}}
 
 
 def write_data(directory: Path) -> None:
@@ -93,11 +94,11 @@ def exported(directory: Path) -> dict[str, bytes]:
     return {name: (directory / name).read_bytes() for name in files(directory)}
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", [*RECIPES, "stored"])
 def test_replicas_come_and_go(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("alone", "elastic"):
         write_data(tmp_path / place)
-    words = command(RECIPES[name])
+    words = command(STORED if name == "stored" else RECIPES[name])
     alone(tmp_path / "alone", *words)
 
     job = elastic(tmp_path / "elastic", monkeypatch, *words)

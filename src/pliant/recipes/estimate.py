@@ -95,7 +95,12 @@ def estimate(recipe: Recipe, workers: int = 1) -> Estimate:
     width = BYTES_OF_BFLOAT16 if in_half else BYTES_OF_FLOAT32
     slots = training.global_batch_size // training.micro_batch_size
     tokens = recipe.data.sequence_length * (2 if recipe.task == "dpo" else 1)
-    if recipe.task == "dpo" and recipe.lora is None:
+    compared = recipe.preference.reference if recipe.preference else "auto"
+    if (
+        recipe.task == "dpo"
+        and compared != "stored"
+        and (recipe.lora is None or compared == "model")
+    ):
         total *= 2  # the frozen copy
     per_token = 2 * sizes.active_parameters() + 4 * (
         sizes.active_parameters() if recipe.lora is None else sizes.active_parameters() / 2

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,12 +160,23 @@ class Pairs(Dataset[tuple[dict[str, Tensor], dict[str, Tensor]]]):
 
     def __init__(self, data: Tokens, length: int) -> None:
         self._alone = Alone(data, length)
+        self.digest = data.digest
+        self.reference: np.ndarray | None = None
+        """Of each answer, the log-probability that the policy is compared with, if it is stored."""
 
     def __len__(self) -> int:
         return len(self._alone) // 2
 
     def __getitem__(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return self._alone[2 * index], self._alone[2 * index + 1]
+        chosen, rejected = self._alone[2 * index], self._alone[2 * index + 1]
+        if self.reference is not None:
+            for number, answer in enumerate((chosen, rejected), 2 * index):
+                answer["reference"] = torch.tensor(self.reference[number])
+        return chosen, rejected
+
+    def answers(self) -> Iterator[dict[str, Tensor]]:
+        """Yield all answers, those of a pair one after the other."""
+        return (self._alone[number] for number in range(len(self._alone)))
 
 
 def best_fit(pieces: Sequence[Piece], length: int) -> list[list[Piece]]:
@@ -218,7 +229,11 @@ def collate(samples: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def collate_pairs(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Tensor]:
     """Return B pairs as 2 B samples: first all that is preferred, then all that is not."""
-    return collate([pair[0] for pair in pairs] + [pair[1] for pair in pairs])
+    answers = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+    found = collate(answers)
+    if "reference" in answers[0]:
+        found["reference"] = torch.stack([answer["reference"] for answer in answers])
+    return found
 
 
 def _cut(data: Tokens, length: int) -> list[Piece]:

@@ -110,7 +110,8 @@ class Task:
 
     recipe: Recipe
     reference: nn.Module | None
-    """For preferences: a frozen model with the weights at the start; None: the adapter says it."""
+    """For preferences: a frozen model with the weights at the start; None: the adapter says it, or
+    the batch."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Counted:
         """Return the loss of a micro-batch."""
@@ -150,10 +151,11 @@ def _preference(task: Task, model: nn.Module, batch: Batch) -> Counted:
     """Weigh by pairs."""
     entry, pairs = task.recipe.preference, batch["tokens"].shape[0] // 2
     policy = scores(task.forward(model, batch), batch["labels"]).sum(1)
-    alone: Any = nullcontext if task.reference is not None else model.disable_adapter
-    with torch.no_grad(), alone():
-        logits = task.forward(task.reference or model, batch)
-        reference = scores(logits, batch["labels"]).sum(1)
+    if (reference := batch.get("reference")) is None:
+        alone: Any = nullcontext if task.reference is not None else model.disable_adapter
+        with torch.no_grad(), alone():
+            logits = task.forward(task.reference or model, batch)
+            reference = scores(logits, batch["labels"]).sum(1)
     rewards = (entry.beta if entry else 0.1) * (policy - reference)
     margins = rewards[:pairs] - rewards[pairs:]
     loss = -functional.logsigmoid(margins).mean()

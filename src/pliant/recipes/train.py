@@ -29,6 +29,7 @@ from pliant.engine.worker.bootstrap import worker_context
 from pliant.recipes import samples
 from pliant.recipes.harness import HARNESS_S, harness_of, measured
 from pliant.recipes.models import build
+from pliant.recipes.reference import is_stored, remember
 from pliant.recipes.tasks import Task
 from pliant.recipes.tokens import tokenizer_of, tokens_of
 from pliant.spec.load import check
@@ -59,13 +60,18 @@ def train(recipe: Recipe) -> None:
     evaluation = recipe.evaluation
     named = evaluation.harness if evaluation is not None else None
     harness = harness_of(named) if named is not None else None
-    reference = _reference(recipe, tokenizer, workers)
-    model = build(recipe, tokenizer, workers)
-    task = Task(recipe, reference)
     dataset, collate = data_of(recipe, recipe.data.train, tokenizer)
     evaluated: Any = None
     if evaluation is not None:
         evaluated, _ = data_of(recipe, recipe.data.evaluate, tokenizer)
+    if is_stored(recipe):
+        for data, path in ((dataset, recipe.data.train), (evaluated, recipe.data.evaluate)):
+            if data is not None:
+                remember(recipe, data, str(path), tokenizer, workers)
+        pliant.seed(training.seed)
+    reference = _reference(recipe, tokenizer, workers)
+    model = build(recipe, tokenizer, workers)
+    task = Task(recipe, reference)
     learned = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(
         learned,
@@ -121,7 +127,7 @@ def _reference(recipe: Recipe, tokenizer: Any, workers: int) -> nn.Module | None
     if recipe.task != "dpo":
         return None
     wanted = recipe.preference.reference if recipe.preference else "auto"
-    if wanted == "adapter" or (wanted == "auto" and recipe.lora is not None):
+    if wanted in ("adapter", "stored") or (wanted == "auto" and recipe.lora is not None):
         return None
     alone = recipe.model_copy(update={"lora": None})
     found = build(alone, tokenizer, workers).requires_grad_(False).eval()

@@ -182,9 +182,10 @@ class PreferenceEntry(Model):
 
     beta: Rate = 0.1
 
-    reference: Literal["auto", "adapter", "model"] = "auto"
-    """Whom the policy is compared with: itself without its adapter, or a frozen copy of the
-    starting weights.  auto: the adapter where there is one."""
+    reference: Literal["auto", "adapter", "model", "stored"] = "auto"
+    """Whom the policy is compared with: itself without its adapter, a frozen copy of the starting
+    weights, or what those say of each answer, computed once before the training and kept in
+    data.cache (stored).  auto: the adapter where there is one, else the copy."""
 
 
 class CheckpointEntry(Model):
