@@ -88,9 +88,11 @@ class Account:
         self.is_partial |= is_continued and self.began_s is None
         if number(record.get("mono")) is None or is_continued:
             return
-        now_s = timeline.clock.moment_s(record)
-        self.began_s = now_s if self.began_s is None else min(now_s, self.began_s)
-        self.until_s = max(now_s, self.until_s)
+        now_s = timeline.clock.now_s
+        if self.began_s is None or now_s < self.began_s:
+            self.began_s = now_s
+        if now_s > self.until_s:
+            self.until_s = now_s
         if timeline.num_commits == self._num_commits:
             return
         self._num_commits, commit = timeline.num_commits, timeline.commits[-1]

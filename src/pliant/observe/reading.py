@@ -129,10 +129,14 @@ class LogClock:
 
     newest_at: float = 0.0
 
+    now_s: float = 0.0
+    """When the record was that was taken in last."""
+
     def add(self, record: Record) -> bool:
         """Take in the next record; return whether its machine's clock has begun anew."""
         mono = number(record.get("mono"))
         if mono is None:
+            self.now_s = self.newest_s or 0.0
             return False
         if record.get("kind") == CONTINUED and not self.boot:
             self.boot = next(filter(None, map(_boot_of, reversed(carried_by(record)))), "")
@@ -140,7 +144,7 @@ class LogClock:
         is_new = record.get("kind") in STARTS and self._begins_anew(record, mono)
         if is_new and self.newest_s is not None:
             self.ahead_s = self.newest_s + max(0.0, at - self.newest_at) - mono
-        now_s = mono + self.ahead_s
+        now_s = self.now_s = mono + self.ahead_s
         if self.newest_s is None or now_s >= self.newest_s:
             self.newest_s, self.newest_at = now_s, at
         return is_new

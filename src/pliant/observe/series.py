@@ -133,9 +133,10 @@ def parts_of(record: Record) -> tuple[float, ...]:
 
 def _divided(record: Record) -> tuple[float, ...]:
     """Return the last columns of a commit."""
-    parts = parts_of(record)
-    took_s = seconds(record.get("step_s")) if parts else None
-    return _UNDIVIDED if took_s is None else (1, took_s, *parts)
+    if "parts_us" not in record:
+        return _UNDIVIDED
+    parts, took_s = parts_of(record), seconds(record.get("step_s"))
+    return (1, took_s, *parts) if parts and took_s is not None else _UNDIVIDED
 
 
 def _parts_in(of: dict[str, list[float]]) -> dict[str, list[float | None]]:

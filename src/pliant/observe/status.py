@@ -330,8 +330,7 @@ class Board:
         self.committed = step + 1
         self.loss = number(record.get("loss"))
         self.nonfinite = status_facts.nonfinite_after(record, self.nonfinite)
-        moment_s = self.timeline.clock.moment_s(record)
-        self._recent.append((step, moment_s, whole(record.get("samples"), 0)))
+        self._recent.append((step, self.timeline.clock.now_s, whole(record.get("samples"), 0)))
 
 
 def _why_to_stop(record: Record) -> str | None:

@@ -352,7 +352,7 @@ class Timeline:
         commit = Commit(
             step=whole(record.get("step"), 0),
             generation=whole(record.get("generation"), 0),
-            mono=self.clock.moment_s(record),
+            mono=self.clock.now_s,
             loss=number(record.get("loss")),
             samples=whole(record.get("samples"), 0),
         )

@@ -91,7 +91,7 @@ class Totals:
         """Take in one record; kinds it does not know change nothing."""
         kind = str(record.get("kind"))
         self.account.add(record, timeline)
-        self._pass_time(timeline.clock.moment_s(record), living)
+        self._pass_time(timeline.clock.now_s, living)
         self._is_stale |= kind not in STILL
         match kind:
             case "commit":  # most are
