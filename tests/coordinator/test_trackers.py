@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.coordinator.test_tracking import log
-from tests.observe.story import eventful
+from tests.observe.story import Story, eventful
 
 from pliant.coordinator import tracking as module
 from pliant.coordinator.trackers import tracker_of
@@ -72,13 +74,67 @@ def test_mlflow_has_one_run_with_each_step_once(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+def test_the_last_checkpoint_of_a_finished_run_is_registered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
+    where, place = f"file:{tmp_path / 'mlruns'}", str(tmp_path / "kept" / "step-4")
+    (tmp_path / run_files.HOLDER).write_text("gpt-12ab\n")
+    story = Story().started().start("r1").spare("r1").switch("r1").steps(3)
+    story.steps(1).saved("step-4").records[-1].update(committed=4, place=place, digest="d1")
+    unfinished = board_of(story.records)
+    story.write("job_ended", exit_code=0, reason="finished 4 steps")
+    finished = board_of(story.records)
+
+    for board in (unfinished, finished, finished):
+        with tracking([f"mlflow:{where}"], tmp_path, "gpt", partial(copy, board)):
+            pass
+
+    client = mlflow.MlflowClient(where)
+    (version,) = client.search_model_versions("name='gpt'")
+    (run,) = client.search_runs([client.get_experiment_by_name("gpt").experiment_id])
+    assert (version.source, version.run_id) == (place, run.info.run_id)
+    assert {name: version.tags[f"pliant.{name}"] for name in ("digest", "step", "run")} == {
+        "digest": "d1",
+        "step": "4",
+        "run": "gpt-12ab",
+    }
+    assert run.info.status == "FINISHED"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_registry_the_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise mlflow.exceptions.MlflowException("a server takes no directory of another machine")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "create_model_version", refuse)
+    tracker = tracker_of(f"mlflow:file:{tmp_path}")
+    known_as, _ = tracker.begin("gpt", "", {})
+
+    tracker.close("finished", {"checkpoint": "there", "digest": "d1", "step": "4", "run": "gpt-1"})
+
+    run = mlflow.MlflowClient(f"file:{tmp_path}").get_run(known_as)
+    assert run.data.tags["pliant.checkpoint"] == "there"
+    assert "a server takes no directory" in run.data.tags["pliant.not_registered"]
+    assert run.info.status == "FINISHED"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_wandb_keeps_an_offline_run(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="pip install wandb")
 
     tracker = tracker_of(f"wandb:{tmp_path / 'w'}")
     known_as, _ = tracker.begin("gpt", "", {})
     tracker.log(0, {"loss": 1.0})
-    tracker.close("finished")
+    tracker.close("finished", {})
 
     assert list((tmp_path / "w").rglob(f"run-{known_as}.wandb"))
 

@@ -46,7 +46,7 @@ class Kept:
         self.rows += self.waiting
         self.waiting.clear()
 
-    def close(self, state: str) -> None:
+    def close(self, state: str, final: Mapping[str, str]) -> None:
         self.ends.append(state)
 
 

@@ -20,6 +20,7 @@ from pliant.checkpoint import catalogue
 from pliant.checkpoint.catalogue import Milestones
 from pliant.checkpoint.dcp import layout, shares
 from pliant.checkpoint.dcp.index import Contents
+from pliant.checkpoint.dcp.manifest import own_digest
 from pliant.checkpoint.dcp.shares import NotAllowedError
 from pliant.checkpoint.failures import DamagedError, StoppedError, StorageError
 from pliant.checkpoint.lease import JobLease
@@ -186,7 +187,7 @@ class CheckpointPublisher:
         if save.dropped.is_set():
             raise StoppedError(f"{save.name} was given up")
         probe.at("publish", snapshot.committed)
-        shares.publish(
+        manifest = shares.publish(
             self.storage,
             save.name,
             generation=snapshot.generation,
@@ -205,6 +206,7 @@ class CheckpointPublisher:
             calls=snapshot.calls,
             seconds=time.monotonic() - save.taken_s,
             place=self.storage.place(save.name),
+            digest=own_digest(manifest),
         )
         save.durable.set()
 

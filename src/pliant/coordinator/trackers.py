@@ -8,6 +8,7 @@ asked for, and are no dependency.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,16 @@ from pliant.core.errors import ConfigError
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
 """The package of each kind."""
 
+MOST_LETTERS = 500
+"""Of why nothing was registered."""
+
+DIGEST = "pliant.digest"
+"""Tag of a model's version, by which it is known again."""
+
 SIZE = "pliant/replicas"
 """What the number of replicas is called there."""
+
+_log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
@@ -47,8 +56,12 @@ class Tracker(Protocol):
     def flush(self) -> None:
         """Return once all is where it belongs."""
 
-    def close(self, state: str) -> None:
-        """Say how the run ended: ``finished``, ``failed``, ``suspended`` ..."""
+    def close(self, state: str, final: Mapping[str, str]) -> None:
+        """Say how the run ended: ``finished``, ``failed``, ``suspended`` ...
+
+        ``final``: of the checkpoint of its last step, if it finished and there is one: its
+        ``checkpoint`` (directory or URL), ``digest``, ``step`` and ``run`` (who the run is).
+        """
 
 
 def check_place(where: str) -> None:
@@ -128,7 +141,7 @@ class TensorBoard:
         """Write to the file."""
         self._writer.flush()
 
-    def close(self, state: str) -> None:
+    def close(self, state: str, final: Mapping[str, str]) -> None:
         """Close the file."""
         self._writer.close()
 
@@ -145,12 +158,13 @@ class MLflow:
 
         self._mlflow = mlflow
         self._client = mlflow.MlflowClient(place)
-        self._run = ""
+        self._run = self._job = ""
         self._waiting: list[Any] = []
 
     def begin(self, job: str, known_as: str, last: Mapping[str, int]) -> tuple[str, dict[str, int]]:
         """Go on with the run, or make one; ask what is there."""
         client = self._client
+        self._job = job
         self._waiting.clear()
         if not known_as:
             found = client.get_experiment_by_name(job)
@@ -181,9 +195,27 @@ class MLflow:
             self._client.log_batch(self._run, metrics=self._waiting[: self.MOST])
             del self._waiting[: self.MOST]
 
-    def close(self, state: str) -> None:
-        """End the run."""
+    def close(self, state: str, final: Mapping[str, str]) -> None:
+        """Register the last checkpoint as a version of the job's model, and end the run."""
+        tags = {f"pliant.{name}": value for name, value in final.items()}
+        for name, value in tags.items():
+            self._client.set_tag(self._run, name, value)
+        if final:
+            try:
+                self._register(final["checkpoint"], tags)
+            except self._mlflow.exceptions.MlflowException as error:
+                _log.warning("the model registry took no checkpoint: %s", error)
+                self._client.set_tag(self._run, "pliant.not_registered", str(error)[:MOST_LETTERS])
         self._client.set_terminated(self._run, self.ENDS.get(state, "KILLED"))
+
+    def _register(self, place: str, tags: Mapping[str, str]) -> None:
+        """Make a version of the model, unless there is one of this checkpoint."""
+        client, name = self._client, self._job
+        if not client.search_registered_models(f"name='{name}'"):
+            client.create_registered_model(name)
+        known = client.search_model_versions(f"name='{name}'")
+        if not any(one.tags.get(DIGEST) == tags[DIGEST] for one in known):
+            client.create_model_version(name, source=place, run_id=self._run, tags=dict(tags))
 
 
 class WeightsAndBiases:
@@ -220,6 +252,6 @@ class WeightsAndBiases:
     def flush(self) -> None:
         """Nothing: its own process writes."""
 
-    def close(self, state: str) -> None:
+    def close(self, state: str, final: Mapping[str, str]) -> None:
         """End this part."""
         self._run.finish(exit_code=0 if state == "finished" else 1)

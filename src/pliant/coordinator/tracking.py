@@ -91,7 +91,8 @@ class Tracking:
                 while self._pass_on(tracker):
                     pass
                 if is_over:
-                    tracker.close(self._board().state)
+                    board = self._board()
+                    tracker.close(board.state, _final(board, self._out))
                     return
                 pause_s = LOOK_S
             except Exception as error:  # a boundary: whatever a library raises ends no job
@@ -152,6 +153,20 @@ def _kept(out: Path) -> dict[str, Passed]:
         text = (out / run_files.TRACKING).read_text()
         return {where: Passed(**one) for where, one in json.loads(text).items()}
     return {}
+
+
+def _final(board: Board, out: Path) -> dict[str, str]:
+    """Tell of the checkpoint of a finished run's last step; empty: there is none."""
+    kept = board.checkpoint or {}
+    if board.state != "finished" or kept.get("committed") != board.committed:
+        return {}
+    if not kept.get("place") or not kept.get("digest"):
+        return {}  # of a version that did not say so, or one that the script saved
+    run = ""
+    with suppress(OSError):
+        run = (out / run_files.HOLDER).read_text().strip()
+    found = {"checkpoint": kept["place"], "digest": kept["digest"], "step": kept["committed"]}
+    return {name: str(value) for name, value in {**found, "run": run}.items()}
 
 
 def _values_of(line: bytes) -> tuple[int, dict[str, float]]:

@@ -176,6 +176,9 @@ class Saved:
     place: str = ""
     """Directory or URL that it is."""
 
+    digest: str = ""
+    """Of its manifest, which has those of all that it holds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:

@@ -294,7 +294,9 @@ class Board:
             case "saved":
                 if whole(record.get("committed")) is not None:
                     kept = {"name": record.get("checkpoint"), "at": record.get("at") or 0.0}
-                    self.checkpoint = kept | _chosen(record, "committed", "seconds", "place")
+                    self.checkpoint = kept | _chosen(
+                        record, "committed", "seconds", "place", "digest"
+                    )
                     self.checkpoint_failure = None
                     asked = self.checkpoint_asked
                     if asked is not None and self.checkpoint["committed"] >= asked["step"]:

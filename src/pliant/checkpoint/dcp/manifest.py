@@ -132,8 +132,17 @@ _MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 def dump(document: Share | Manifest) -> bytes:
     """Return a document as JSON that carries its own digest."""
-    body = json.dumps(asdict(document), separators=(",", ":"), allow_nan=False)
+    body = _body(document)
     return f'{{"digest":"{digest_of(body.encode())}","body":{body}}}\n'.encode()
+
+
+def own_digest(document: Share | Manifest) -> str:
+    """Return the digest that a document carries of itself."""
+    return digest_of(_body(document).encode())
+
+
+def _body(document: Share | Manifest) -> str:
+    return json.dumps(asdict(document), separators=(",", ":"), allow_nan=False)
 
 
 def load_share(data: bytes, place: str) -> Share:

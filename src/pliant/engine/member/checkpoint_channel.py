@@ -43,7 +43,15 @@ class LocalCheckpointChannel:
         return True
 
     def saved(
-        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float, place: str
+        self,
+        name: str,
+        *,
+        committed: int,
+        lineage: Lineage,
+        calls: int,
+        seconds: float,
+        place: str,
+        digest: str,
     ) -> None:
         """Say nothing: the file is there to be seen."""
 
@@ -98,7 +106,15 @@ class CoordinatorCheckpointChannel:
         return False
 
     def saved(
-        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float, place: str
+        self,
+        name: str,
+        *,
+        committed: int,
+        lineage: Lineage,
+        calls: int,
+        seconds: float,
+        place: str,
+        digest: str,
     ) -> None:
         """Tell the coordinator."""
         self._runtime.tell(
@@ -110,6 +126,7 @@ class CoordinatorCheckpointChannel:
                 calls=calls,
                 seconds=seconds,
                 place=place,
+                digest=digest,
             )
         )
 

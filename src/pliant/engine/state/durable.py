@@ -122,9 +122,17 @@ class CheckpointChannel(Protocol):
         """Ask whether this lineage is still the job's; blocks until there is an answer."""
 
     def saved(
-        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float, place: str
+        self,
+        name: str,
+        *,
+        committed: int,
+        lineage: Lineage,
+        calls: int,
+        seconds: float,
+        place: str,
+        digest: str,
     ) -> None:
-        """Tell that a checkpoint is durable, where, and how long that took from its snapshot."""
+        """Tell that a checkpoint is durable, where, its digest, and the time since its snapshot."""
 
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Tell that none could be written.
