@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pliant.recipes.estimate import estimate
-from pliant.recipes.families import GEOMETRIES, GPT_OSS, LLAMA, geometry
+from pliant.recipes.families import GEOMETRIES, GPT2, GPT_OSS, LLAMA, geometry
 from pliant.spec.load import check
 from pliant.spec.recipe import SIZES, Recipe
 
@@ -18,8 +18,17 @@ PUBLISHED = {
     (LLAMA, "70b"): 70_553_706_496,
     (GPT_OSS, "20b"): 20_914_757_184,
     (GPT_OSS, "120b"): 116_829_156_672,
+    (GPT2, "124m"): 124_439_808,
+    (GPT2, "355m"): 354_823_168,
+    (GPT2, "774m"): 774_030_080,
+    (GPT2, "1.5b"): 1_557_611_200,
 }
-"""Parameters, by the index files of the published weights."""
+"""Parameters, by the index files of the published weights; of GPT-2 by the weights themselves."""
+
+TINY = {(LLAMA, "tiny"), (GPT_OSS, "tiny"), (GPT2, "tiny")}
+
+
+NAMES = {LLAMA: "LlamaForCausalLM", GPT_OSS: "GptOssForCausalLM", GPT2: "GPT2LMHeadModel"}
 
 
 def recipe(**fields: Any) -> Recipe:
@@ -30,19 +39,18 @@ def recipe(**fields: Any) -> Recipe:
 def test_the_geometries_have_as_many_parameters_as_is_published() -> None:
     assert {name: one.parameters() for name, one in GEOMETRIES.items()} == PUBLISHED
     named = {(family, size) for family, sizes in SIZES.items() for size in sizes}
-    assert named - GEOMETRIES.keys() == {(LLAMA, "tiny"), (GPT_OSS, "tiny")}
+    assert named - GEOMETRIES.keys() == TINY
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("name", [*PUBLISHED, (LLAMA, "tiny"), (GPT_OSS, "tiny")])
+@pytest.mark.parametrize("name", [*PUBLISHED, *sorted(TINY)])
 def test_the_models_have_as_many_parameters_as_the_arithmetic(name: tuple[str, str]) -> None:
     import torch
-    from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+    import transformers
 
     sizes = geometry(*name, vocabulary=262)
-    kind, config = (
-        (LlamaForCausalLM, LlamaConfig) if name[0] == LLAMA else (GptOssForCausalLM, GptOssConfig)
-    )
+    kind: Any = getattr(transformers, NAMES[name[0]])
+    config = kind.config_class
     with torch.device("meta"):
         model = kind(config(**sizes.config()))
 

@@ -13,6 +13,7 @@ from tests.integrations.playing import alone
 
 import pliant
 from pliant.core.errors import ConfigError
+from pliant.recipes.estimate import estimate
 from pliant.recipes.models import build, from_mxfp4, tensors
 from pliant.recipes.tasks import Task
 from pliant.recipes.tokens import tokenizer_of
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers peft"),
 ]
 
-FAMILIES = ["llama", "gpt-oss"]
+FAMILIES = ["llama", "gpt-oss", "gpt2"]
 
 
 def recipe(**fields: Any) -> Recipe:
@@ -107,6 +108,34 @@ def test_weights_are_read_tensor_by_tensor_and_nothing_may_be_missing(
     save_file({**kept, "strange": torch.zeros(1)}, path, {"format": "pt"})
     with pytest.raises(ConfigError, match="has a tensor strange, and the model has none"):
         made(from_files)
+
+
+def test_gpt2_as_it_was_published_is_read(tmp_path: Path) -> None:
+    """Its names lack the prefix, and the mask is among the tensors."""
+    from safetensors.torch import save_file
+
+    first = made(recipe(model={"family": "gpt2"}))
+    first.config.save_pretrained(tmp_path)
+    found = {name: value.clone() for name, value in first.transformer.state_dict().items()}
+    mask = {"h.0.attn.bias": torch.ones(1, 1, 8, 8), "h.1.attn.bias": torch.ones(1, 1, 8, 8)}
+    save_file({**found, **mask}, tmp_path / "model.safetensors", {"format": "pt"})
+
+    again = made(recipe(model={"weights": str(tmp_path), "tokenizer": "bytes"}))
+
+    mine, theirs = first.state_dict(), again.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_gpt2_refuses_more_tokens_than_it_has_positions() -> None:
+    with pytest.raises(ConfigError, match="2048 is more than the 1024 positions"):
+        made(recipe(model={"family": "gpt2"}, data={"train": "a", "sequenceLength": 2048}))
+
+
+def test_adapters_of_gpt2_are_as_many_as_estimated() -> None:
+    wanted = recipe(model={"family": "gpt2"}, lora={"rank": 4})
+    learned = [one.numel() for one in made(wanted).parameters() if one.requires_grad]
+
+    assert sum(learned) == estimate(wanted).trained
 
 
 def test_experts_in_four_bits_are_what_transformers_makes_of_them(tmp_path: Path) -> None:

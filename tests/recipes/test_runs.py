@@ -60,10 +60,12 @@ PREFERENCES = {
     "data": {"train": "pairs.jsonl", "sequenceLength": 48},
     "training": {"steps": 120, "globalBatchSize": 6, "learningRate": 0.001},
 }
+OF_GPT2 = {**CHATS, "model": {"family": "gpt2"}, "lora": {"rank": 4}}
 RECIPES: dict[str, dict[str, Any]] = {
     "pretraining": PRETRAINING,
     "chats": CHATS,
     "preferences": PREFERENCES,
+    "gpt2": OF_GPT2,
 }
 STORED = {**PREFERENCES, "preference": {"reference": "stored"}}
 

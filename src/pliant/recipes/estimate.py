@@ -11,11 +11,11 @@ Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
-from pliant.recipes.families import GPT_OSS, MODEL_TYPES, Geometry, adapted_layers, geometry
+from pliant.recipes.families import GPT2, GPT_OSS, MODEL_TYPES, Geometry, adapted_layers, geometry
 from pliant.spec.recipe import LoraEntry, Recipe
 
 BYTES_OF_FLOAT32, BYTES_OF_BFLOAT16 = 4, 2
@@ -64,6 +64,18 @@ def geometry_of(recipe: Recipe) -> Geometry:
     try:
         said = json.loads(path.read_text())
         family = MODEL_TYPES[said["model_type"]]
+        if family == GPT2:
+            return replace(
+                geometry(family, "124m", 0),
+                vocabulary=said["vocab_size"],
+                width=said["n_embd"],
+                inner=said.get("n_inner") or 4 * said["n_embd"],
+                layers=said["n_layer"],
+                heads=said["n_head"],
+                kv_heads=said["n_head"],
+                head_size=said["n_embd"] // said["n_head"],
+                places=said["n_positions"],
+            )
         experts = int(said.get("num_local_experts", 0)) if family == GPT_OSS else 0
         return Geometry(
             family=family,
@@ -122,7 +134,7 @@ def estimate(recipe: Recipe, workers: int = 1) -> Estimate:
 def _of_adapters(entry: LoraEntry, sizes: Geometry) -> int:
     """Return how many parameters adapters have."""
     queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-    ends = {
+    ends: dict[str, tuple[int, ...]] = {
         "q_proj": (sizes.width, queries),
         "k_proj": (sizes.width, keys),
         "v_proj": (sizes.width, keys),
@@ -130,6 +142,9 @@ def _of_adapters(entry: LoraEntry, sizes: Geometry) -> int:
         "gate_proj": (sizes.width, sizes.inner),
         "up_proj": (sizes.width, sizes.inner),
         "down_proj": (sizes.inner, sizes.width),
+        "c_attn": (sizes.width, 3 * sizes.width),
+        "c_fc": (sizes.width, sizes.inner),
+        "c_proj": (sizes.width, sizes.width, sizes.inner, sizes.width),  # two of that name
     }
     names = entry.targets or adapted_layers(sizes.family)
     a_layer = sum(sum(ends[name]) for name in names if name in ends)

@@ -3,8 +3,8 @@
 Owns numbers only: what transformers' configurations are made of, and how many parameters come of
 it.  Imports neither torch nor transformers.
 
-Sources: the ``config.json`` of Llama 3.1 (8B, 70B), Llama 3.2 (1B, 3B), gpt-oss-20b and
-gpt-oss-120b.
+Sources: the ``config.json`` of Llama 3.1 (8B, 70B), Llama 3.2 (1B, 3B), gpt-oss-20b,
+gpt-oss-120b, and of the four sizes of GPT-2.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LLAMA, GPT_OSS = "llama", "gpt-oss"
+LLAMA, GPT_OSS, GPT2 = "llama", "gpt-oss", "gpt2"
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
 EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """Parameters of a mixture of experts, which are no linear layers."""
 
-MODEL_TYPES = {"llama": LLAMA, "gpt_oss": GPT_OSS}
+OF_GPT2 = ("c_attn", "c_fc", "c_proj")
+"""Its linear layers; two of a layer are called ``c_proj``."""
+
+MODEL_TYPES = {"llama": LLAMA, "gpt_oss": GPT_OSS, "gpt2": GPT2}
 """Family by ``model_type`` of a ``config.json``."""
 
 
 def adapted_layers(family: str) -> tuple[str, ...]:
     """Return which linear layers adapters go to unless told otherwise."""
-    return ATTENTION if family == GPT_OSS else ATTENTION + MLP
+    return {LLAMA: ATTENTION + MLP, GPT_OSS: ATTENTION, GPT2: OF_GPT2}[family]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +55,24 @@ class Geometry:
     is_tied: bool = False
     """The embedding is the output layer as well."""
 
+    places: int = 0
+    """Positions that have an embedding of their own; 0: angles tell them apart."""
+
     others: Mapping[str, Any] = field(default_factory=dict)
     """What else the configuration says."""
 
     def config(self) -> dict[str, Any]:
         """Return the arguments of transformers' configuration."""
+        if self.family == GPT2:
+            return {
+                "vocab_size": self.vocabulary,
+                "n_embd": self.width,
+                "n_inner": self.inner,
+                "n_layer": self.layers,
+                "n_head": self.heads,
+                "n_positions": self.places,
+                **self.others,
+            }
         found: dict[str, Any] = {
             "vocab_size": self.vocabulary,
             "hidden_size": self.width,
@@ -85,17 +101,22 @@ class Geometry:
         return self._outside() + self.layers * (self._attention() + mlp)
 
     def _outside(self) -> int:
-        return self.vocabulary * self.width * (1 if self.is_tied else 2) + self.width
+        norm = self.width * (2 if self.family == GPT2 else 1)
+        embedded = self.vocabulary * (1 if self.is_tied else 2) + self.places
+        return embedded * self.width + norm
 
     def _attention(self) -> int:
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         weights = self.width * (2 * queries + 2 * keys)
-        biases = queries + 2 * keys + self.width + self.heads if self.family == GPT_OSS else 0
+        biases = queries + 2 * keys + self.width
+        biases += {GPT_OSS: self.heads, GPT2: 2 * self.width, LLAMA: -biases}[self.family]
         return weights + biases + 2 * self.width  # and the two norms of the layer
 
     def _mlp(self, experts: int) -> int:
         if self.family == LLAMA:
             return 3 * self.width * self.inner
+        if self.family == GPT2:
+            return 2 * self.width * self.inner + self.inner + self.width
         each = 3 * self.width * self.inner + 2 * self.inner + self.width
         return experts * each + self.experts * (self.width + 1)  # and the router
 
@@ -143,6 +164,22 @@ def _gpt_oss(**sizes: Any) -> Geometry:
     )
 
 
+def _gpt2(layers: int, width: int, heads: int, **sizes: Any) -> Geometry:
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return Geometry(
+        family=GPT2,
+        width=width,
+        inner=4 * width,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_size=width // heads,
+        is_tied=True,
+        others=dropout,
+        **{"vocabulary": 50_257, "places": 1024, **sizes},
+    )
+
+
 TINY: dict[str, Any] = {"width": 64, "heads": 4, "kv_heads": 2, "head_size": 16, "layers": 2}
 SHORT: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -160,6 +197,10 @@ GEOMETRIES = {
     (LLAMA, "70b"): _llama(8.0, width=8192, inner=28_672, layers=80, heads=64, head_size=128),
     (GPT_OSS, "20b"): _gpt_oss(layers=24, experts=32),
     (GPT_OSS, "120b"): _gpt_oss(layers=36, experts=128),
+    (GPT2, "124m"): _gpt2(12, 768, 12),
+    (GPT2, "355m"): _gpt2(24, 1024, 16),
+    (GPT2, "774m"): _gpt2(36, 1280, 20),
+    (GPT2, "1.5b"): _gpt2(48, 1600, 25),
 }
 
 
@@ -169,6 +210,8 @@ def geometry(family: str, size: str, vocabulary: int) -> Geometry:
         return known
     if family == LLAMA:
         return Geometry(family=LLAMA, vocabulary=vocabulary, inner=128, others=SHORT, **TINY)
+    if family == GPT2:
+        return _gpt2(2, 64, 4, vocabulary=vocabulary)
     return Geometry(
         family=GPT_OSS,
         vocabulary=vocabulary,

@@ -19,7 +19,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 import pliant
 from pliant.core.errors import ConfigError
-from pliant.recipes.families import EXPERTS, LLAMA, MODEL_TYPES, adapted_layers, geometry
+from pliant.recipes.families import (
+    EXPERTS,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    MODEL_TYPES,
+    adapted_layers,
+    geometry,
+)
 from pliant.spec.recipe import LoraEntry, Recipe
 
 DTYPES = {"float32": torch.float32, "mixed": torch.float32, "bfloat16": torch.bfloat16}
@@ -53,8 +61,7 @@ def build(recipe: Recipe, tokenizer: Any, workers: int) -> nn.Module:
     base.tie_weights()
     _set_angles(base)
     if recipe.model.weights is None:
-        for module in base.modules():
-            base._init_weights(module)  # noqa: SLF001
+        base.apply(base._init_weights)  # noqa: SLF001
     else:
         _read(model, base, Path(recipe.model.weights))
     if recipe.lora is not None:
@@ -67,7 +74,7 @@ def build(recipe: Recipe, tokenizer: Any, workers: int) -> nn.Module:
 
 
 def _config(recipe: Recipe, tokenizer: Any) -> Any:
-    from transformers import AutoConfig, GptOssConfig, LlamaConfig
+    from transformers import AutoConfig, GPT2Config, GptOssConfig, LlamaConfig
 
     entry = recipe.model
     if entry.weights is None:
@@ -78,7 +85,10 @@ def _config(recipe: Recipe, tokenizer: Any) -> Any:
                 f"the tokenizer has {vocabulary} tokens, and {entry.family} {entry.size} "
                 f"{sizes.vocabulary}"
             )
-        config = (LlamaConfig if entry.family == LLAMA else GptOssConfig)(**sizes.config())
+        kinds: dict[str, type[Any]] = {LLAMA: LlamaConfig, GPT_OSS: GptOssConfig, GPT2: GPT2Config}
+        config = kinds[entry.family](**sizes.config())
+        if entry.family == GPT2:
+            config.bos_token_id = tokenizer.bos_token_id  # else one beyond a small vocabulary
         config.eos_token_id = tokenizer.eos_token_id  # or it would not stop
     else:
         try:
@@ -87,7 +97,12 @@ def _config(recipe: Recipe, tokenizer: Any) -> Any:
             raise ConfigError(f"model.weights {entry.weights}: {error}") from None
         if hasattr(config, "quantization_config"):
             del config.quantization_config  # taken off while it is read
-    attention = "sdpa" if config.model_type == "llama" else "eager"
+    places, length = getattr(config, "n_positions", None), recipe.data.sequence_length
+    if places is not None and length > places:
+        raise ConfigError(
+            f"data.sequenceLength {length} is more than the {places} positions that the model has"
+        )
+    attention = "eager" if config.model_type == "gpt_oss" else "sdpa"
     config._attn_implementation = attention  # noqa: SLF001
     config.use_cache = False
     auxiliary = recipe.training.auxiliary_loss
@@ -97,21 +112,22 @@ def _config(recipe: Recipe, tokenizer: Any) -> Any:
 
 
 def _class_of(config: Any) -> type[Any]:
-    from transformers import GptOssForCausalLM, LlamaForCausalLM
+    from transformers import GPT2LMHeadModel, GptOssForCausalLM, LlamaForCausalLM
 
     family = MODEL_TYPES.get(config.model_type)
     if family is None:
         raise ConfigError(
             f"the weights are of a {config.model_type}; recipes train {', '.join(MODEL_TYPES)}"
         )
-    found: type[Any] = LlamaForCausalLM if family == LLAMA else GptOssForCausalLM
+    kinds = {LLAMA: LlamaForCausalLM, GPT_OSS: GptOssForCausalLM, GPT2: GPT2LMHeadModel}
+    found: type[Any] = kinds[family]
     return found
 
 
 def layers_of(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the layers of the decoder, below adapters, too."""
     for name, module in model.named_modules():
-        if name.endswith("model.layers"):
+        if name.endswith(("model.layers", "transformer.h")):
             yield from module.children()
             return
 
@@ -143,12 +159,14 @@ def _read(model: nn.Module, base: Any, directory: Path) -> None:
     targets = {_plain(name): one for name, one in model.named_parameters()}
     missing = {name for name in targets if "lora_" not in name}
     tied = base._tied_weights_keys if base.config.tie_word_embeddings else ()  # noqa: SLF001
-    for name, value in tensors(directory):
+    for spelt, value in tensors(directory):
+        prefix = base.base_model_prefix  # GPT-2 as published is without
+        name = spelt if spelt in targets or spelt in tied else f"{prefix}.{spelt}"
         if name in targets:
             put(targets[name], value)
             missing.discard(name)
-        elif name not in tied:
-            raise ConfigError(f"{directory} has a tensor {name}, and the model has none")
+        elif name not in tied and not spelt.endswith(".attn.bias"):  # the mask in old files
+            raise ConfigError(f"{directory} has a tensor {spelt}, and the model has none")
     if missing:
         raise ConfigError(f"{directory} has no tensor {min(missing)}")
 
@@ -247,6 +265,7 @@ def _adapted(model: Any, entry: LoraEntry) -> nn.Module:
         lora_dropout=entry.dropout,
         target_modules=entry.targets or list(adapted_layers(MODEL_TYPES[model.config.model_type])),
         target_parameters=list(EXPERTS) if entry.experts else None,
+        fan_in_fan_out=model.config.model_type == "gpt2",  # its weights are transposed
     )
     found: nn.Module = get_peft_model(model, config)
     return found

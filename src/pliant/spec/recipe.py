@@ -17,7 +17,11 @@ from pliant.spec.model import Model, impossible
 MODULE = "pliant.recipes.train"
 """What the workers of a recipe run."""
 
-SIZES = {"llama": ("tiny", "1b", "3b", "8b", "70b"), "gpt-oss": ("tiny", "20b", "120b")}
+SIZES = {
+    "llama": ("tiny", "1b", "3b", "8b", "70b"),
+    "gpt-oss": ("tiny", "20b", "120b"),
+    "gpt2": ("tiny", "124m", "355m", "774m", "1.5b"),
+}
 """The geometries of each family; ``tiny`` trains on two cores of a CPU in a minute."""
 
 BYTES = "bytes"
@@ -30,10 +34,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class ModelEntry(Model):
     """What is trained."""
 
-    family: Literal["llama", "gpt-oss"] = "llama"
+    family: Literal["llama", "gpt-oss", "gpt2"] = "llama"
 
     size: str = "tiny"
-    """Of fresh weights: tiny, 1b, 3b, 8b or 70b of llama; tiny, 20b or 120b of gpt-oss."""
+    """Of fresh weights: tiny, 1b, 3b, 8b or 70b of llama; tiny, 20b or 120b of gpt-oss; tiny, 124m,
+    355m, 774m or 1.5b of gpt2."""
 
     weights: str | None = None
     """A directory with ``config.json`` and safetensors files, which says family and size; the
@@ -266,8 +271,9 @@ class Recipe(Model):
         reference = self.preference.reference if self.preference else "auto"
         if reference == "adapter" and self.lora is None:
             raise impossible("preference.reference adapter needs lora; without it give model")
-        if self.lora is not None and self.lora.experts and self.model.family == "llama":
-            raise impossible("lora.experts is of mixtures of experts, and llama has none")
+        family = self.model.family
+        if self.lora is not None and self.lora.experts and family != "gpt-oss":
+            raise impossible(f"lora.experts is of mixtures of experts, and {family} has none")
         if self.task == "dpo" and self.data.packing == "bfd":
             raise impossible("data.packing bfd is not for pairs; each pair is a sample of its own")
         if self.export is not None and self.export.merge and self.lora and self.lora.experts:
