@@ -179,7 +179,7 @@ def picture(alone: Course, elastic: Course) -> str:
     losses = Panel(top=34, height=190, across=(0, last), up=(0, high))
     sizes = Panel(top=274, height=90, across=(0, last), up=(0, 3.5))
     speed = {size: statistics.median(found) for size, found in sorted(elastic.speeds.items())}
-    speeds = Panel(top=434, height=100, across=(0.5, 3.5), up=(0, 1.1 * max(speed.values())))
+    speeds = Panel(top=434, height=100, across=(0.5, 3.5), up=(0, 1.3 * max(speed.values())))
     parts = [
         losses.frame("Loss: alone (wide), and through resizes (narrow)", [0, 2, 4], ticks),
         losses.line(list(enumerate(alone.losses, 1)), PALE, 6),
