@@ -3,11 +3,12 @@
     python -m benchmarks.view                     100,000 steps, 1,000 resizes
     python -m benchmarks.view --steps 1000000 --resizes 5000
 
-Makes the log of such a run, reads it as ``pliant dashboard`` does, and opens the page in Chromium:
-from the click on a run to its curves.  ``busy`` is the longest time for which the page answered
-nobody, while new steps came in.  Others may compute meanwhile, so the seconds of the processor are
-told, too: of the server, and of the page's own thread.  ``running``: a run that goes on has no
-snapshot yet, and all of its log is taken in.
+Makes the log of such a run, reads it as ``pliant dashboard`` does, and opens the page in Chromium.
+``open_s`` is from the click on a run to its curves, ``link_s`` from opening the link of one run,
+which the server begins to read when it prints the link.  ``busy`` is the longest time for which the
+page answered nobody, while new steps came in.  Others may compute meanwhile, so the seconds of the
+processor are told, too: of the server, and of the page's own thread.  ``running``: a run that goes
+on has no snapshot yet, and all of its log is taken in.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from typing import Any
 
 from tests.dashboard.browser import Page, browser, served
 
-from pliant.dashboard.app import Runs, create_app
+from pliant.dashboard.app import Runs, create_app, key_of
 from pliant.http.login import Logins
 from pliant.machine.registry import StateDirectory
 from pliant.observe.history import read_history, snapshot_of, write_snapshot
 from pliant.observe.view import LogView
 
 TIMES = 5
+PERSON_S = 4.0
 
 BUSY = """() => {
   window.busy = 0;
@@ -141,6 +143,24 @@ def in_browser(out: Path) -> dict[str, float]:
         return {**found, "busy_ms": float(page.page.evaluate("window.busy"))}
 
 
+def by_link(out: Path) -> float:
+    """Return what opening the link of ``pliant dashboard RUN`` takes, up to the curves, in seconds.
+
+    It is opened some seconds after it is printed, as by a person; the server reads meanwhile.
+    """
+    logins, runs = Logins(), Runs(StateDirectory(out.parent / "state"), [out])
+    runs.read(out)
+    with browser() as started, served(create_app(runs, logins)) as port:
+        page = Page(started)
+        time.sleep(PERSON_S)
+
+        def open_link() -> None:
+            page.open(f"http://127.0.0.1:{port}/#code={logins.new_code()}&run={key_of(out)}")
+            page.page.locator(".u-over").nth(2).wait_for()
+
+        return timed(open_link)
+
+
 def main() -> None:
     """Print the figures as one JSON object."""
     parser = argparse.ArgumentParser()
@@ -166,7 +186,7 @@ def main() -> None:
         found |= {"first_s": statistics.median(first), "first_cpu_s": cpu_s}
         found["running_cpu_s"] = running_cpu_s
         found |= {"again_ms": 1e3 * statistics.median(timed(view.as_json) for _ in range(TIMES))}
-        print(json.dumps({**found, **in_browser(out)}))
+        print(json.dumps({**found, "link_s": by_link(out), **in_browser(out)}))
 
 
 if __name__ == "__main__":

@@ -91,6 +91,17 @@ def test_a_run_that_ended_is_shown_from_its_files(world: World) -> None:
     assert record["kind"] == event["kind"]
 
 
+def test_one_run_is_read_before_somebody_asks_and_shown_as_ever(world: World) -> None:
+    runs, logins = Runs(world.state, [world.out]), Logins()
+    runs.read(world.out)
+    client = TestClient(create_app(runs, logins), base_url=OWN["Origin"])
+    client.post("/login", headers={"X-Pliant-Code": logins.new_code(), **OWN})
+
+    view = client.get(f"/v1/runs/{world.key}/v1/view").json()
+
+    assert {**view, "now": 0} == {**world.get("view"), "now": 0}
+
+
 def test_without_a_login_nothing_is_answered(world: World) -> None:
     world.client.cookies.clear()
 

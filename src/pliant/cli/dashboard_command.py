@@ -109,8 +109,11 @@ def show_day(port: int) -> int:
 def _show_runs(only: list[Path], port: int) -> int:
     from pliant.dashboard.app import Runs, create_app, key_of
 
-    run = f"&run={key_of(only[0])}" if len(only) == 1 else ""
-    app_for = partial(create_app, Runs(state_directory(), only))
+    runs, run = Runs(state_directory(), only), ""
+    if len(only) == 1:
+        run = f"&run={key_of(only[0])}"
+        runs.read(only[0])
+    app_for = partial(create_app, runs)
     return asyncio.run(_serve(app_for, port, run, ends="Ctrl-C ends it, and no run"))
 
 

@@ -17,9 +17,10 @@ import json
 import re
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +75,12 @@ class Runs:
 
         self._apps: dict[str, FastAPI] = {}
         self._looks_s = 0.0
+
+    def read(self, out: Path) -> None:
+        """Begin to read a run before somebody asks for it: of a long one that takes a second."""
+        view = _view_of(out)
+        self._apps[key_of(out)] = app_of(out, self.state, view)
+        threading.Thread(target=_look_at, args=(view,), daemon=True).start()
 
     def all(self) -> list[KnownRun]:
         """Return them, the running ones first."""
@@ -180,13 +187,21 @@ def concluded(out: Path, board: Board) -> dict[str, Any]:
     }
 
 
-def app_of(out: Path, state: StateDirectory) -> FastAPI:
+def _view_of(out: Path) -> LogView:
+    return LogView(run_files.event_log(out), lambda board: concluded(out, board))
+
+
+def _look_at(view: LogView) -> None:
+    with suppress(OSError):  # whoever asks is told
+        view.headline()
+
+
+def app_of(out: Path, state: StateDirectory, view: LogView | None = None) -> FastAPI:
     """Return what answers for one run, behind the login of the process."""
     app = new_app("pliant run", None, token=None, whose="the run")
     people = new_router()
-    log = run_files.event_log(out)
-    add_view(people, LogView(log, lambda board: concluded(out, board)))
-    add_events(people, log)
+    add_view(people, view or _view_of(out))
+    add_events(people, run_files.event_log(out))
     add_run_files(people, out)
 
     @people.get("/policy")
