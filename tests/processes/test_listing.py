@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.processes import launching
+from tests.processes.elastic import wait_for_members
 from tests.processes.launching import FAKE_WORKER
 
 from pliant.machine.registry import StateDirectory
@@ -31,6 +32,7 @@ def known(directory: Path) -> KnownRun:
 
 def test_a_run_is_listed_while_it_trains_and_when_all_of_it_was_killed(tmp_path: Path) -> None:
     with running(tmp_path, FAKE_WORKER, 10_000, 0.01) as job:
+        wait_for_members(job, "r1", "r2")
         job.wait_for_steps(3)
         lives = known(tmp_path)
 

@@ -403,6 +403,7 @@ def test_hosts_go_on_where_the_coordinator_or_one_of_them_dies(tmp_path: Path) -
             join = ("--join", f"127.0.0.1:{port}", "--token-file", out / "token")
             pliant(node, "agent", *join, "--devices", 1, "--node", node)
         wait_for(lambda: len(starts(2)) == 2, "two train")
+        wait_for((tmp_path / "kept").exists, "a step is kept")
         running["coordinator"].kill()
         running["coordinator"].wait()
         pliant("coordinator", "coordinator", "--port", port, "--out", out, file)
