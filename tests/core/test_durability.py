@@ -68,6 +68,8 @@ def test_what_is_asked_for_is_saved_once_unless_the_storage_refuses() -> None:
     assert is_due(every, known, 8, now_s=1.0, asked_after=7)
     assert is_due(every, replace(known, kept=7), 8, now_s=1.0, asked_after=7)
     assert not is_due(every, replace(known, kept=8), 9, now_s=1.0, asked_after=7)
+    went_back = replace(known, kept=1)  # to an older one: what was asked for is not of these steps
+    assert [n for n in range(2, 9) if is_due(every, went_back, n, now_s=1.0, asked_after=7)] == [8]
     assert not is_due(every, replace(known, retry_at_s=2.0), 8, now_s=1.0, asked_after=7)
 
 

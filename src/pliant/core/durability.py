@@ -100,7 +100,7 @@ def is_due(
     """
     if committed <= progress.kept or now_s < progress.retry_at_s:
         return False
-    if progress.is_owed or progress.failures or progress.kept <= asked_after:
+    if progress.is_owed or progress.failures or progress.kept <= asked_after < committed:
         return True
     if interval.steps is not None:
         return committed // interval.steps > progress.kept // interval.steps
