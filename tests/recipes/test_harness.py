@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,16 @@ def test_it_leaves_modes_and_random_numbers_as_they_were() -> None:
     assert [module.training for module in model.modules()] == [True, True, False]
 
 
-@pytest.mark.parametrize("found", [None, {"a": "b"}, {"a": float("nan")}, [1.0]])
+@pytest.mark.parametrize("found", [None, {"a": "b"}, {1: 2.0}, [1.0]])
 def test_what_is_no_dict_of_numbers_is_refused(found: Any) -> None:
     with pytest.raises(ConfigError, match="return a dict of numbers by name"):
         measured("m:score", lambda model, tokenizer: found, nn.Linear(1, 1), None)
+
+
+def test_a_value_that_is_no_number_ends_no_training() -> None:
+    found = measured("m:score", lambda model, tokenizer: {"a": math.nan}, nn.Linear(1, 1), None)
+
+    assert math.isnan(found["a"])
 
 
 @pytest.mark.parametrize(
