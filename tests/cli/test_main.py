@@ -160,6 +160,8 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["drain", "r3", "--notice", "soon"], "--notice 'soon' is no duration"),
         (["drain", "r3", "--notice", "0s"], "--notice 0s must be more than 0"),
         (["run", "--max", "2", "--max", "3", "here.py"], "--max is given more than once: give it"),
+        (["demo", "--port", "8642"], "--port is that of the page: it goes with --dashboard"),
+        (["demo", "--dashboard", "--json"], "--dashboard shows a page and runs nothing: leave out"),
         (["--frobnicate"], "No such option: --frobnicate"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["drain"], "pliant drain needs REPLICA (Who leaves, e.g. r3); see pliant drain"),

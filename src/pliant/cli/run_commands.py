@@ -225,8 +225,12 @@ def demo(
     ] = None,
 ) -> int:
     """Disturb a run in every way, and show that nothing was lost."""
+    if dashboard and (quick or as_json):
+        raise ConfigError("--dashboard shows a page and runs nothing: leave out --quick and --json")
     if dashboard:
         return show_day(port or 0)
+    if port is not None:
+        raise ConfigError("--port is that of the page: it goes with --dashboard")
     from pliant.recipes.demo import demo as run_demo
 
     console = PlainConsole(stderr=as_json)
