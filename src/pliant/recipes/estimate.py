@@ -98,8 +98,26 @@ def geometry_of(recipe: Recipe) -> Geometry:
         ) from None
 
 
+def check_length(recipe: Recipe) -> None:
+    """Refuse samples of more tokens than the model has positions.
+
+    Raises:
+        ConfigError: they are, or the model is not known.
+    """
+    places, length = geometry_of(recipe).places, recipe.data.sequence_length
+    if 0 < places < length:
+        raise ConfigError(
+            f"data.sequenceLength {length} is more than the {places} positions that the model has"
+        )
+
+
 def estimate(recipe: Recipe, workers: int = 1) -> Estimate:
-    """Return what a worker needs where so many of a replica share the model."""
+    """Return what a worker needs where so many of a replica share the model.
+
+    Raises:
+        ConfigError: no number of workers can train it.
+    """
+    check_length(recipe)
     sizes, training = geometry_of(recipe), recipe.training
     total = sizes.parameters()
     trained = total if recipe.lora is None else _of_adapters(recipe.lora, sizes)

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 import pliant
 from pliant.core.errors import ConfigError
+from pliant.recipes.estimate import check_length
 from pliant.recipes.families import (
     EXPERTS,
     GPT2,
@@ -47,6 +48,7 @@ def build(recipe: Recipe, tokenizer: Any, workers: int) -> nn.Module:
     """
     config = _config(recipe, tokenizer)
     kind = _class_of(config)
+    check_length(recipe)
     with torch.device("meta"):
         model = kind(config).to(DTYPES[recipe.model.precision])
     if recipe.lora is not None:
@@ -97,11 +99,6 @@ def _config(recipe: Recipe, tokenizer: Any) -> Any:
             raise ConfigError(f"model.weights {entry.weights}: {error}") from None
         if hasattr(config, "quantization_config"):
             del config.quantization_config  # taken off while it is read
-    places, length = getattr(config, "n_positions", None), recipe.data.sequence_length
-    if places is not None and length > places:
-        raise ConfigError(
-            f"data.sequenceLength {length} is more than the {places} positions that the model has"
-        )
     attention = "eager" if config.model_type == "gpt_oss" else "sdpa"
     config._attn_implementation = attention  # noqa: SLF001
     config.use_cache = False
