@@ -22,6 +22,10 @@ def read(**fields: Any) -> Recipe:
     ("fields", "sentence"),
     [
         ({"model": {"size": "8b", "family": "gpt-oss"}}, "8b is no size of gpt-oss; it has tiny"),
+        (
+            {"data": {"train": "a", "evaluate": "b"}, "evaluation": {"harness": "hx"}},
+            "evaluation.harness hx names no function; write MODULE:FUNCTION",
+        ),
         ({"training": {}}, "training.steps or training.epochs: give one of the two"),
         ({"training": {"steps": 1, "epochs": 1}}, "training.steps or training.epochs: give one"),
         (

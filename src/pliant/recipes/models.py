@@ -88,9 +88,10 @@ def _config(recipe: Recipe, tokenizer: Any) -> Any:
                 f"{sizes.vocabulary}"
             )
         kinds: dict[str, type[Any]] = {LLAMA: LlamaConfig, GPT_OSS: GptOssConfig, GPT2: GPT2Config}
-        config = kinds[entry.family](**sizes.config())
-        if entry.family == GPT2:
-            config.bos_token_id = tokenizer.bos_token_id  # else one beyond a small vocabulary
+        said = sizes.config()
+        if entry.family == GPT2:  # its own would be beyond a small vocabulary
+            said |= {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": None}
+        config = kinds[entry.family](**said)
         config.eos_token_id = tokenizer.eos_token_id  # or it would not stop
     else:
         try:

@@ -6,6 +6,7 @@ or data: that a directory holds what it should, the recipe's workers find out.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -220,9 +221,17 @@ class EvaluationEntry(Model):
     patience: Count | None = None
     """Stop after so many evaluations without a lower loss; the default is never."""
 
-    harness: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    harness: str | None = None
     """``module:function`` of your own, called then on every worker with the model and the
     tokenizer; the numbers that it returns by name are logged as ``harness_NAME``."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.harness is not None and not re.fullmatch(r"[\w.]+:\w+", self.harness):
+            raise impossible(
+                f"evaluation.harness {self.harness} names no function; write MODULE:FUNCTION"
+            )
+        return self
 
 
 class ExportEntry(Model):
