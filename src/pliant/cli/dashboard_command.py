@@ -100,7 +100,7 @@ def show_day(port: int) -> int:
     from pliant.dashboard.app import create_day_app
     from pliant.run.pool_day import PoolDay, yesterday
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(prefix="pliant-demo-") as directory:
         day = PoolDay(run_files.event_log(Path(directory)), yesterday())
         app_for = partial(create_day_app, day.log, day.status)
         return asyncio.run(_serve(app_for, port, ends="Ctrl-C ends it"))
